@@ -1,0 +1,88 @@
+"""The errors that a user of Lamina can meet and mend.
+
+A caller's programming mistake is a `ValueError`. Everything here is about files, formats, versions
+and machines; each message says what, where, found, expected and the remedy. The service maps each
+class to one HTTP status, so a new class needs a line in its table too (a test sees to that).
+"""
+
+from __future__ import annotations
+
+
+class LaminaError(Exception):
+    """Base of every error that a user can mend."""
+
+
+class MissingExtraError(LaminaError):
+    """An optional package is needed; the message says which extra installs it."""
+
+
+class FormatError(LaminaError):
+    """A manifest or folder is not in a format that this version reads."""
+
+
+class EncoderLoadError(LaminaError):
+    """An encoder folder is absent, incomplete or altered."""
+
+
+class EncoderProbeError(LaminaError):
+    """The encoder runs, but not with the vectors its manifest promises on this machine."""
+
+
+class EncoderOutputError(LaminaError):
+    """The encoder returned a non-finite vector.
+
+    Attributes:
+        items: Positions, in the call's list, of the texts without a usable embedding.
+    """
+
+    def __init__(self, message: str, items: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.items = items
+
+
+class EncoderMismatchError(LaminaError):
+    """A collection was built by another encoder than the one at hand."""
+
+
+class DeviceError(LaminaError):
+    """The asked-for device does not run the graph."""
+
+
+class BlankTextError(LaminaError):
+    """A text has no token left after normalisation, so there is nothing to search for."""
+
+
+class CorpusError(LaminaError):
+    """An input file cannot be read at all (single bad rows are rejected instead)."""
+
+
+class RejectedRowsError(LaminaError):
+    """Rows were rejected and the caller asked for none (`--strict`)."""
+
+
+class CollectionNotFoundError(LaminaError):
+    """No collection lies where one was named."""
+
+
+class CollectionExistsError(LaminaError):
+    """A collection lies where a new one was to be made."""
+
+
+class CollectionBusyError(LaminaError):
+    """Another process is writing to the collection."""
+
+
+class DamagedError(LaminaError):
+    """A file is missing, cut or altered; the message names it and the remedy."""
+
+
+class DocumentNotFoundError(LaminaError):
+    """No document has the id."""
+
+
+class StorageFullError(LaminaError):
+    """No space is left on the device; what was there before is untouched."""
+
+
+class EvaluationError(LaminaError):
+    """Queries, relevance judgements and corpus do not fit together."""

@@ -1,0 +1,204 @@
+"""The on-disk formats, versioned: `encoder.json` and `collection.json`.
+
+Manifests are read strictly (unknown keys are errors) so that a typing error or a newer format
+never passes unnoticed, and written atomically.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Literal, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from lamina_index.errors import FormatError
+
+ENCODER_FORMAT = 1
+COLLECTION_FORMAT = 1
+
+Precision = Literal["fp32", "fp16", "int8"]
+FieldType = Literal["string", "number", "boolean", "date", "strings"]
+MetadataValue: TypeAlias = str | float | int | bool | list[str]
+Metadata: TypeAlias = dict[str, MetadataValue]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Manifest(_Strict):
+    """A strict model that lies in one JSON file."""
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read and validate the file.
+
+        Raises:
+            FormatError: If it is missing, not JSON, of another format version, or has a key
+                that this version does not know.
+        """
+        try:
+            raw = json.loads(path.read_bytes())
+        except FileNotFoundError as error:
+            raise FormatError(f"{path}: no such file; the folder is incomplete") from error
+        except (OSError, ValueError) as error:
+            raise FormatError(f"{path}: cannot be read as JSON ({error})") from error
+        known = cls.model_fields["format_version"].default
+        found = raw.get("format_version") if isinstance(raw, dict) else None
+        if found != known:
+            raise FormatError(
+                f"{path}: format version {found!r}, expected {known}; use the Lamina that wrote it, "
+                "or make the folder again with this one"
+            )
+        try:
+            return cls.model_validate(raw)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise FormatError(f"{path}: {where}: {first['msg']}") from error
+
+    def write(self, path: Path) -> None:
+        """Write the file atomically and durably."""
+        write_atomically(path, self.model_dump_json(indent=2).encode() + b"\n")
+
+
+class PrecisionFile(_Strict):
+    """One ONNX graph of an encoder folder."""
+
+    file: str = Field(description="path inside the folder, such as onnx/model_int8.onnx")
+    sha256: str
+    size_bytes: int
+    fingerprint: str = Field(description="sha256 over all that decides the vector")
+    probe_vectors: list[str] = Field(description="base64 of D little-endian float32, one a probe")
+    probe_min_cosine: float = Field(description="below this on any probe the graph is refused")
+
+
+class Prompts(_Strict):
+    """Text put before a query or document; empty for symmetric encoders."""
+
+    query: str = ""
+    document: str = ""
+
+
+class Compatible(_Strict):
+    """Another fingerprint of the same encoder and how near its vectors are."""
+
+    fingerprint: str
+    precision: Precision
+    cosine_mean: float
+    cosine_min: float
+
+
+class EncoderManifest(_Manifest):
+    """`encoder.json`: everything about an encoder but its weights and tokenizer."""
+
+    format_version: int = ENCODER_FORMAT
+    name: str
+    dimension: int = Field(gt=0)
+    max_tokens: int = Field(gt=2, description="special tokens included; longer texts are cut")
+    pooling: str
+    normalized: bool = True
+    attention: Literal["none", "kept", "stripped"] = "none"
+    stripped_to: Literal["cls", "mean"] | None = None
+    layers: int
+    text_version: int
+    language: str = "en"
+    license: str
+    prompts: Prompts = Prompts()
+    tokenizer_sha256: str
+    precisions: dict[Precision, PrecisionFile] = Field(min_length=1)
+    compatible_with: list[Compatible] = []
+    probes: list[str] = Field(min_length=1, description="texts whose vectors are re-checked at start")
+    parity: dict[str, Any] = Field(description="the export's measurements")
+    provenance: dict[str, Any] = Field(description="base, its hash, data, seed, command")
+
+    def fingerprint_of(self, graph_sha256: str) -> str:
+        """Digest all that decides a vector: graph, tokenizer and the fields used around them."""
+        decisive = {
+            "graph": graph_sha256,
+            "tokenizer": self.tokenizer_sha256,
+            "dimension": self.dimension,
+            "max_tokens": self.max_tokens,
+            "pooling": self.pooling,
+            "normalized": self.normalized,
+            "text_version": self.text_version,
+            "prompts": self.prompts.model_dump(),
+        }
+        canonical = json.dumps(decisive, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+class EncoderReference(_Strict):
+    """Which encoder a collection's vectors come from."""
+
+    name: str
+    precision: Precision
+    fingerprint: str
+
+
+class Chunking(_Strict):
+    """How long texts were split; both counts are tokens without special ones."""
+
+    tokens: int = Field(gt=0)
+    overlap: int = Field(ge=0)
+
+
+class CollectionManifest(_Manifest):
+    """`collection.json`: what must hold for every row of a collection."""
+
+    format_version: int = COLLECTION_FORMAT
+    encoder: EncoderReference
+    dimension: int = Field(gt=0)
+    metric: Literal["cosine"] = "cosine"
+    text_version: int
+    fields: dict[str, FieldType] = {}
+    chunking: Chunking | None = None
+    created: str = Field(description="UTC, ISO 8601")
+
+
+def encode_vector(vector: NDArray[np.float32]) -> str:
+    """Write a (D,) vector as base64 of little-endian float32."""
+    return base64.b64encode(np.ascontiguousarray(vector, dtype="<f4").tobytes()).decode("ascii")
+
+
+def decode_vector(text: str) -> NDArray[np.float32]:
+    """Read what `encode_vector` wrote."""
+    return np.frombuffer(base64.b64decode(text, validate=True), dtype="<f4").astype(np.float32)
+
+
+def sha256_file(path: Path) -> str:
+    """Hex sha256 of a file's bytes."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file so that a reader, or a crash, sees the old or the new one, whole."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename or unlink inside the folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

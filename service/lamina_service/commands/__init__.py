@@ -1,0 +1,1 @@
+"""Sub-commands of `lamina`, one module each; heavy imports stay inside the functions."""

@@ -1,0 +1,1 @@
+"""Offline training and export: the only package that imports torch."""
