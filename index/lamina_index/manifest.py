@@ -54,8 +54,8 @@ class _Manifest(_Strict):
         found = raw.get("format_version") if isinstance(raw, dict) else None
         if found != known:
             raise FormatError(
-                f"{path}: format version {found!r}, expected {known}; use the Lamina that wrote it, "
-                "or make the folder again with this one"
+                f"{path}: format version {found!r}, expected {known}; use the Lamina that wrote "
+                "it, or make the folder again with this one"
             )
         try:
             return cls.model_validate(raw)
@@ -115,7 +115,9 @@ class EncoderManifest(_Manifest):
     tokenizer_sha256: str
     precisions: dict[Precision, PrecisionFile] = Field(min_length=1)
     compatible_with: list[Compatible] = []
-    probes: list[str] = Field(min_length=1, description="texts whose vectors are re-checked at start")
+    probes: list[str] = Field(
+        min_length=1, description="texts whose vectors are re-checked at start"
+    )
     parity: dict[str, Any] = Field(description="the export's measurements")
     provenance: dict[str, Any] = Field(description="base, its hash, data, seed, command")
 

@@ -1,0 +1,410 @@
+"""Texts to unit embeddings, with ONNX Runtime.
+
+An encoder folder (DESIGN: `encoder.json`, a tokenizer, ONNX graphs with pooling and L2
+normalisation inside) is loaded once and shared by all threads. What an embedding depends on is
+the text, the graph and the tokenizer alone, never its batch mates or the thread count:
+
+- int8 runs each text alone, since dynamic quantisation takes one activation scale a call;
+- fp32 and fp16 run texts of like length together, with padding masked out (equal within 1e-5 and
+  1e-2 respectively, the rounding of another summation order).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lamina_index.errors import (
+    DeviceError,
+    EncoderLoadError,
+    EncoderOutputError,
+    EncoderProbeError,
+    MissingExtraError,
+)
+from lamina_index.manifest import EncoderManifest, Precision, decode_vector, sha256_file
+from lamina_index.runtime import available_threads
+from lamina_index.text import TEXT_VERSION, normalize_text
+
+if TYPE_CHECKING:
+    import onnxruntime
+    from tokenizers import Encoding, Tokenizer
+
+Role = Literal["query", "document"]
+Device = Literal["auto", "cpu", "cuda"]
+
+BUNDLED_ENCODERS = Path(__file__).parent / "encoders"
+CPU_PROVIDER = "CPUExecutionProvider"
+CUDA_PROVIDER = "CUDAExecutionProvider"
+
+_PREFERENCE: dict[Device, tuple[Precision, ...]] = {
+    "cpu": ("int8", "fp32", "fp16"),
+    "cuda": ("fp16", "fp32"),
+}
+_BATCH = {CPU_PROVIDER: 16, CUDA_PROVIDER: 64}
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Embeddings of N texts and what happened on the way.
+
+    Attributes:
+        embeddings: (N, D) float32, unit rows.
+        token_counts: (N,) tokens that the graph read, special ones included.
+        full_token_counts: (N,) the same before the cut at the encoder's `max_tokens`.
+        blank: (N,) true where a text has no token but special ones.
+    """
+
+    embeddings: NDArray[np.float32]
+    token_counts: NDArray[np.int32]
+    full_token_counts: NDArray[np.int32]
+    blank: NDArray[np.bool_]
+
+    @property
+    def truncated(self) -> NDArray[np.bool_]:
+        """(N,) true where a text was cut."""
+        return self.full_token_counts > self.token_counts
+
+
+class Encoder(Protocol):
+    """What indexing, search and evaluation need of an encoder."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def precision(self) -> Precision: ...
+    @property
+    def fingerprint(self) -> str: ...
+    @property
+    def dimension(self) -> int: ...
+    @property
+    def max_tokens(self) -> int: ...
+    def encode(self, texts: Sequence[str], *, role: Role) -> Encoded: ...
+
+
+def encoder_folder(name_or_path: str | Path) -> Path:
+    """Find an encoder: the name of a bundled one, or a folder.
+
+    Raises:
+        EncoderLoadError: If neither exists.
+    """
+    bundled = BUNDLED_ENCODERS / name_or_path
+    if isinstance(name_or_path, str) and name_or_path.isidentifier() and bundled.is_dir():
+        return bundled
+    folder = Path(name_or_path)
+    if not (folder / "encoder.json").is_file():
+        names = ", ".join(sorted(path.name for path in BUNDLED_ENCODERS.iterdir() if path.is_dir()))
+        raise EncoderLoadError(
+            f"{name_or_path}: no encoder.json there and no bundled encoder of that name "
+            f"(bundled: {names or 'none'}); make one with `lamina export`"
+        )
+    return folder
+
+
+class OnnxEncoder:
+    """An encoder folder, loaded; safe to use from many threads.
+
+    Attributes:
+        manifest: The folder's `encoder.json`.
+        precision: The graph in use.
+        provider: The ONNX Runtime provider that really runs it.
+        threads: How many texts `encode` runs at the same time.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        manifest: EncoderManifest,
+        precision: Precision,
+        device: Device,
+        threads: int,
+    ) -> None:
+        """Use `OnnxEncoder.load`, which checks what it is given."""
+        self.folder = folder
+        self.manifest = manifest
+        self.precision: Precision = precision
+        self.threads = threads
+        self._file = manifest.precisions[precision]
+        self._tokenizer = _load_tokenizer(folder, max_tokens=manifest.max_tokens)
+        self._specials = self._tokenizer.num_special_tokens_to_add(is_pair=False)
+        self._blank_counts = {
+            role: len(self._tokenizer.encode(prompt))
+            for role, prompt in manifest.prompts.model_dump().items()
+        }
+        self._session = _open_session(folder / self._file.file, device)
+        self.provider: str = self._session.get_providers()[0]
+        self._batch_size = 1 if precision == "int8" else _BATCH[self.provider]
+        self._pool = ThreadPoolExecutor(threads, "lamina-encode") if threads > 1 else None
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path = "default",
+        *,
+        precision: Precision | None = None,
+        device: Device = "auto",
+        threads: int | None = None,
+        check: bool = True,
+    ) -> Self:
+        """Load an encoder and prove on its probes that this machine runs it right.
+
+        Args:
+            folder: An encoder folder or the name of a bundled encoder.
+            precision: Which graph; by default int8 on the CPU and fp16 on CUDA where shipped.
+                An int8 graph that was not asked for by name and fails its probes here is replaced
+                by fp32, with a warning.
+            device: `cuda` never falls back; `auto` takes CUDA where it runs a shipped graph.
+            threads: Texts run at the same time; by default the CPUs available to the process.
+            check: Whether to compare checksums and run the probes.
+
+        Raises:
+            EncoderLoadError: If the folder is incomplete or altered.
+            EncoderProbeError: If a probe's vector is off by more than the manifest allows.
+            DeviceError: If the device does not run the graph.
+        """
+        root = encoder_folder(folder)
+        manifest = EncoderManifest.read(root / "encoder.json")
+        if manifest.text_version != TEXT_VERSION:
+            raise EncoderLoadError(
+                f"{root}: made for text normalisation {manifest.text_version}, this Lamina has "
+                f"{TEXT_VERSION}; export the encoder again"
+            )
+        if check:
+            _check_file(root / "tokenizer.json", manifest.tokenizer_sha256)
+        candidates = _candidates(root, manifest, device, precision)
+        for attempt, (actual_device, candidate) in enumerate(candidates, start=1):
+            file = manifest.precisions[candidate]
+            if check:
+                _check_file(root / file.file, file.sha256)
+            try:
+                encoder = cls(
+                    root, manifest, candidate, actual_device, threads or available_threads()
+                )
+                if check:
+                    encoder.check_probes()
+            except (EncoderProbeError, DeviceError) as error:
+                if attempt == len(candidates):
+                    raise
+                _logger.warning("%s; trying %s on %s", error, *reversed(candidates[attempt]))
+            else:
+                return encoder
+        raise EncoderLoadError(f"{root}: no graph to load")
+
+    @property
+    def name(self) -> str:
+        """The manifest's name."""
+        return self.manifest.name
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of all that decides a vector."""
+        return self._file.fingerprint
+
+    @property
+    def dimension(self) -> int:
+        """D."""
+        return self.manifest.dimension
+
+    @property
+    def max_tokens(self) -> int:
+        """Longest input, special tokens included."""
+        return self.manifest.max_tokens
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the graph in use."""
+        return self._file.size_bytes
+
+    def whole_text_tokenizer(self) -> Tokenizer:
+        """Make a tokenizer that does not cut, for chunking."""
+        return _load_tokenizer(self.folder, max_tokens=None)
+
+    def encode(self, texts: Sequence[str], *, role: Role) -> Encoded:
+        """Embed texts; any text has an embedding, also a blank one.
+
+        One text runs in the calling thread; many are spread over the encoder's threads.
+
+        Args:
+            texts: N texts; N may be 0.
+            role: Which of the encoder's prompts to put before them.
+
+        Raises:
+            EncoderOutputError: If the graph returns a non-finite vector; `items` says for which.
+        """
+        prompt: str = getattr(self.manifest.prompts, role)
+        tokenized = self._tokenizer.encode_batch_fast(
+            [prompt + normalize_text(text) for text in texts]
+        )
+        counts = np.array([len(item) for item in tokenized], dtype=np.int32)
+        cut = [sum(len(rest) - self._specials for rest in item.overflowing) for item in tokenized]
+        return Encoded(
+            embeddings=self._embed(tokenized, counts),
+            token_counts=counts,
+            full_token_counts=counts + np.array(cut, dtype=np.int32),
+            blank=counts <= self._blank_counts[role],
+        )
+
+    def check_probes(self) -> None:
+        """Compare the probes, encoded as documents, with the vectors in the manifest.
+
+        Raises:
+            EncoderProbeError: If a cosine is below the manifest's bound for this precision.
+        """
+        found = self.encode(self.manifest.probes, role="document").embeddings
+        expected = np.stack([decode_vector(vector) for vector in self._file.probe_vectors])
+        cosines = np.vecdot(found, expected)
+        worst = int(np.argmin(cosines))
+        if cosines[worst] < self._file.probe_min_cosine:
+            raise EncoderProbeError(
+                f"{self.folder / self._file.file}: probe {worst} has cosine {cosines[worst]:.4f} "
+                f"to its reference, expected at least {self._file.probe_min_cosine}: this machine "
+                f"does not run {self.precision} right (`lamina doctor` shows what it has); use fp32"
+            )
+
+    def close(self) -> None:
+        """End the threads; the encoder is not usable for many texts afterwards."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def _embed(
+        self, tokenized: Sequence[Encoding], counts: NDArray[np.int32]
+    ) -> NDArray[np.float32]:
+        """Run the graph over all items, longest first, and check its output."""
+        embeddings = np.empty((len(tokenized), self.dimension), dtype=np.float32)
+        order = np.argsort(-counts, kind="stable").tolist()
+        batches = [
+            order[start : start + self._batch_size]
+            for start in range(0, len(order), self._batch_size)
+        ]
+
+        def run(share: Sequence[list[int]]) -> None:
+            for rows in share:
+                embeddings[rows] = self._run_graph([tokenized[row] for row in rows])
+
+        if self._pool is None or len(batches) == 1:
+            run(batches)
+        else:
+            shares = [batches[start :: self.threads] for start in range(self.threads)]
+            for future in [self._pool.submit(run, share) for share in shares]:
+                future.result()
+        broken = np.flatnonzero(~np.isfinite(embeddings).all(axis=1))
+        if broken.size:
+            raise EncoderOutputError(
+                f"encoder {self.name} ({self.precision}) returned a non-finite vector for "
+                f"{broken.size} of {len(tokenized)} texts, the first at position {broken[0]}",
+                items=tuple(broken.tolist()),
+            )
+        return embeddings
+
+    def _run_graph(self, batch: Sequence[Encoding]) -> NDArray[np.float32]:
+        """Pad B items to their longest and run them in one call; (B, D)."""
+        width = max(len(item) for item in batch)
+        input_ids = np.zeros((len(batch), width), dtype=np.int64)
+        attention_mask = np.zeros((len(batch), width), dtype=np.int64)
+        for row, item in enumerate(batch):
+            input_ids[row, : len(item)] = item.ids
+            attention_mask[row, : len(item)] = 1
+        feeds = {"input_ids": input_ids, "attention_mask": attention_mask}
+        output: NDArray[np.float32] = self._session.run(["sentence_embedding"], feeds)[0]
+        return output
+
+
+def _candidates(
+    folder: Path, manifest: EncoderManifest, device: Device, precision: Precision | None
+) -> list[tuple[Device, Precision]]:
+    """List what to try, in order; never CUDA with int8, whose nodes would run on the CPU."""
+    devices: list[Device] = [device]
+    if device == "auto":
+        has_cuda = CUDA_PROVIDER in _runtime().get_available_providers()
+        devices = ["cuda", "cpu"] if has_cuda else ["cpu"]
+    found = [
+        (actual, candidate)
+        for actual in devices
+        for candidate in _PREFERENCE[actual]
+        if candidate in manifest.precisions and precision in (None, candidate)
+    ]
+    if not found:
+        wanted = precision or " or ".join(_PREFERENCE[devices[-1]])
+        shipped = ", ".join(manifest.precisions)
+        error = DeviceError if device == "cuda" else EncoderLoadError
+        raise error(
+            f"{folder}: {wanted} on {device} is not to be had; this encoder has {shipped} (int8 "
+            "runs on the CPU only); make the other with `lamina export --precision`"
+        )
+    return found
+
+
+def _check_file(path: Path, expected: str) -> None:
+    if not path.is_file():
+        raise EncoderLoadError(f"{path}: missing; the encoder folder is incomplete, copy it again")
+    found = sha256_file(path)
+    if found != expected:
+        raise EncoderLoadError(
+            f"{path}: sha256 {found[:12]}, expected {expected[:12]}; the file is cut or altered, "
+            "copy or export the encoder again"
+        )
+
+
+def _load_tokenizer(folder: Path, *, max_tokens: int | None) -> Tokenizer:
+    from tokenizers import Tokenizer
+
+    path = folder / "tokenizer.json"
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the Rust side raises bare Exception for any unreadable file
+        raise EncoderLoadError(f"{path}: not a tokenizer file ({error})") from error
+    tokenizer.no_padding()
+    if max_tokens is None:
+        tokenizer.no_truncation()
+    else:
+        tokenizer.enable_truncation(max_tokens)
+    return tokenizer
+
+
+def _runtime() -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingExtraError(
+            "ONNX Runtime is not installed; pip install 'lamina-search[cpu]' (or [gpu])"
+        ) from error
+    return onnxruntime
+
+
+def _open_session(graph: Path, device: Device) -> onnxruntime.InferenceSession:
+    """Open a graph on one device, with one thread a call and no silent change of device."""
+    ort = _runtime()
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.enable_mem_pattern = False  # one plan is kept per input shape: unbounded memory
+    options.log_severity_level = 3
+    provider = CPU_PROVIDER
+    if device == "cuda":
+        provider = CUDA_PROVIDER
+        if provider not in ort.get_available_providers():
+            raise DeviceError(
+                f"this ONNX Runtime ({ort.__version__}) has no {provider}; "
+                "pip install 'lamina-search[gpu]' without the cpu extra"
+            )
+        if hasattr(ort, "preload_dlls"):
+            ort.preload_dlls()  # finds the CUDA and cuDNN libraries that the gpu extra installed
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    try:
+        session = ort.InferenceSession(str(graph), options, providers=[provider])
+    except Exception as error:  # ONNX Runtime's exceptions share no public base class
+        kind = DeviceError if device == "cuda" else EncoderLoadError
+        raise kind(f"{graph}: ONNX Runtime cannot run it on {device}: {error}") from error
+    if session.get_providers()[0] != provider:
+        raise DeviceError(
+            f"{graph}: asked for {provider}, ONNX Runtime gave {session.get_providers()}"
+        )
+    return session
