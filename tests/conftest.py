@@ -1,0 +1,76 @@
+"""What all tests share: the rules for skipping, and where the larger things lie."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from lamina_index.encoder import OnnxEncoder
+
+REPOSITORY = Path(__file__).parents[1]
+TRAINING_MODULES = ("torch", "transformers", "sentence_transformers")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+def _find_browser() -> str | None:
+    return next((path for name in BROWSERS if (path := shutil.which(name))), None)
+
+
+def _missing_for_ci() -> list[str]:
+    missing = [name for name in TRAINING_MODULES if importlib.util.find_spec(name) is None]
+    return missing if _find_browser() else [*missing, "a browser"]
+
+
+def pytest_sessionstart() -> None:
+    """In CI a test that is skipped because torch or a browser is missing proves nothing: fail."""
+    if os.environ.get("CI") == "true" and (missing := _missing_for_ci()):
+        pytest.exit(f"CI runs every test, but this machine lacks: {', '.join(missing)}", 1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs minutes or a GPU, unless minutes are given (SLOW=1) or a GPU is there."""
+    without_slow = pytest.mark.skip(reason="takes minutes; set SLOW=1")
+    without_gpu = pytest.mark.skip(reason="no NVIDIA driver on this machine")
+    for item in items:
+        if "slow" in item.keywords and os.environ.get("SLOW") != "1":
+            item.add_marker(without_slow)
+        if "gpu" in item.keywords and not Path("/proc/driver/nvidia/version").exists():
+            item.add_marker(without_gpu)
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the checkout."""
+    return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Folder of the larger data sets (`quora/`, `stsb/`, ...), which are not in the repository."""
+    folder = Path(os.environ.get("LAMINA_SHARED_DATA") or REPOSITORY.parent / "shared" / "data")
+    if not folder.is_dir():
+        pytest.skip(f"no data sets at {folder}; set LAMINA_SHARED_DATA")  # large, third-party
+    return folder
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Path of a Chromium-like browser, for `playwright`'s `executable_path`."""
+    browser = _find_browser()
+    if browser is None:
+        pytest.skip("no chromium on PATH")  # never in CI: see pytest_sessionstart
+    return browser
+
+
+@pytest.fixture(scope="session")
+def default_encoder() -> OnnxEncoder:
+    """The bundled encoder, loaded once."""
+    from lamina_index.encoder import OnnxEncoder
+
+    return OnnxEncoder.load("default")
