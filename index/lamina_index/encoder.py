@@ -336,7 +336,7 @@ def _candidates(
         shipped = ", ".join(manifest.precisions)
         error = DeviceError if device == "cuda" else EncoderLoadError
         raise error(
-            f"{folder}: {wanted} on {device} is not to be had; this encoder has {shipped} (int8 "
+            f"{folder}: no {wanted} graph for device {device}; this encoder has {shipped} (int8 "
             "runs on the CPU only); make the other with `lamina export --precision`"
         )
     return found

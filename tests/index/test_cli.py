@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from lamina_index import __version__, cli
+from lamina_index.errors import CorpusError, LaminaError, RejectedRowsError
+
+
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"lamina {__version__}\n"
+
+
+def test_help_lists_every_command_with_its_purpose(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    listed = [line.split(maxsplit=1) for line in lines[lines.index("Commands:") + 1 :]]
+    assert {"doctor", "evaluate", "export", "index", "search", "serve"} <= {c[0] for c in listed}
+    assert all(len(command) == 2 for command in listed)
+
+
+def test_an_unknown_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["serach"]) == 2
+    assert "No such command" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(CorpusError("a.tsv: gone"), 1), (RejectedRowsError("2 rows"), 3)]
+)
+def test_an_error_is_one_line_and_an_exit_code(
+    error: LaminaError,
+    code: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "app", fail)
+    assert cli.main([]) == code
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", f"lamina: {error}\n")
+
+
+def test_help_imports_nothing_heavy() -> None:
+    script = (
+        "import sys; from lamina_index.cli import main; main(['--help'])\n"
+        "print([m for m in ('numpy', 'faiss', 'onnxruntime', 'torch', 'fastapi', 'pydantic')"
+        " if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == "[]\n"
+
+
+def test_no_command_offers_shell_completion_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    context = typer.Context(typer.main.get_command(cli.app))
+    group = cli._EntryPointGroup(name="lamina")
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert "install_completion" not in [parameter.name for parameter in command.params], name

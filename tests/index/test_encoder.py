@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lamina_index.encoder import BUNDLED_ENCODERS, OnnxEncoder, encoder_folder
+from lamina_index.errors import (
+    DeviceError,
+    EncoderLoadError,
+    EncoderOutputError,
+    EncoderProbeError,
+    FormatError,
+)
+from lamina_index.manifest import EncoderManifest
+
+TEXTS = [
+    "How do I learn Python quickly?",
+    "What is the fastest way to learn Python?",
+    "gardening " * 40,
+    "Wie geht es dir?",
+    "\U0001f600 emoji and \u4e2d\u6587",
+    "def main() -> None: ...",
+]
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A copy of the bundled encoder that a test may damage."""
+    return Path(shutil.copytree(BUNDLED_ENCODERS / "default", tmp_path / "encoder"))
+
+
+def rewrite_manifest(folder: Path, **changes: object) -> None:
+    manifest = EncoderManifest.read(folder / "encoder.json")
+    manifest.model_copy(update=changes).write(folder / "encoder.json")
+
+
+def test_embeddings_are_unit_rows(default_encoder: OnnxEncoder) -> None:
+    embeddings = default_encoder.encode(TEXTS, role="document").embeddings
+    assert embeddings.shape == (len(TEXTS), default_encoder.dimension)
+    np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), 1.0, atol=1e-5)
+
+
+def test_paraphrases_are_nearer_than_strangers(default_encoder: OnnxEncoder) -> None:
+    question, paraphrase, stranger = default_encoder.encode(TEXTS[:3], role="query").embeddings
+    assert question @ paraphrase > 0.8 > 0.4 > question @ stranger
+
+
+def test_batch_mates_do_not_change_an_embedding(default_encoder: OnnxEncoder) -> None:
+    together = default_encoder.encode([*TEXTS, "word " * 500], role="document").embeddings
+    for text, embedding in zip(TEXTS, together, strict=False):
+        alone = default_encoder.encode([text], role="document").embeddings[0]
+        np.testing.assert_array_equal(embedding, alone)
+
+
+def test_thread_count_does_not_change_an_embedding(default_encoder: OnnxEncoder) -> None:
+    expected = default_encoder.encode(TEXTS * 5, role="document").embeddings
+    for threads in (1, 3):
+        encoder = OnnxEncoder.load("default", threads=threads)
+        found = encoder.encode(TEXTS * 5, role="document").embeddings
+        np.testing.assert_array_equal(found, expected)
+        encoder.close()
+
+
+def test_concurrent_callers_get_their_own_embeddings(default_encoder: OnnxEncoder) -> None:
+    expected = default_encoder.encode(TEXTS, role="query").embeddings
+    with ThreadPoolExecutor(4) as pool:
+        found = list(
+            pool.map(lambda text: default_encoder.encode([text], role="query"), TEXTS * 20)
+        )
+    for position, encoded in enumerate(found):
+        np.testing.assert_array_equal(encoded.embeddings[0], expected[position % len(TEXTS)])
+
+
+def test_a_cut_is_reported_for_the_cut_text_only(default_encoder: OnnxEncoder) -> None:
+    limit = default_encoder.max_tokens
+    encoded = default_encoder.encode(["test " * 1000, "short"], role="document")
+    assert encoded.truncated.tolist() == [True, False]
+    assert encoded.token_counts.tolist() == [limit, 3]
+    assert encoded.full_token_counts.tolist() == [1002, 3]
+
+
+def test_texts_that_differ_after_the_cut_are_equal_and_said_to_be_cut(
+    default_encoder: OnnxEncoder,
+) -> None:
+    prefix = "common words " * 300
+    encoded = default_encoder.encode([prefix + "cats", prefix + "tax law"], role="document")
+    np.testing.assert_array_equal(*encoded.embeddings)
+    assert encoded.truncated.all()
+
+
+@pytest.mark.parametrize("blank", ["", " \n\t", "\x00", "\ufeff", "\u200b\u200b", "\udbc0"])
+def test_a_blank_text_is_finite_and_flagged(default_encoder: OnnxEncoder, blank: str) -> None:
+    encoded = default_encoder.encode([blank, "text"], role="query")
+    assert encoded.blank.tolist() == [True, False]
+    assert np.isfinite(encoded.embeddings).all()
+
+
+def test_no_texts_give_no_rows(default_encoder: OnnxEncoder) -> None:
+    encoded = default_encoder.encode([], role="query")
+    assert encoded.embeddings.shape == (0, default_encoder.dimension)
+    assert encoded.truncated.shape == (0,)
+
+
+def test_a_word_of_12345_characters_is_one_unknown_token(default_encoder: OnnxEncoder) -> None:
+    encoded = default_encoder.encode(["x" * 12_345], role="query")
+    assert encoded.token_counts.tolist() == [3]
+    assert np.isfinite(encoded.embeddings).all()
+
+
+def test_composed_and_decomposed_spelling_are_one_text(default_encoder: OnnxEncoder) -> None:
+    composed, decomposed = default_encoder.encode(
+        ["caf\u00e9", "cafe\u0301 "], role="query"
+    ).embeddings
+    np.testing.assert_array_equal(composed, decomposed)
+
+
+def test_prompts_are_put_before_the_text_of_their_role(copied: Path) -> None:
+    plain = OnnxEncoder.load(copied, threads=1)
+    prompts = plain.manifest.prompts.model_copy(update={"query": "search query: "})
+    rewrite_manifest(copied, prompts=prompts)
+    prompted = OnnxEncoder.load(copied, threads=1)
+    np.testing.assert_array_equal(
+        prompted.encode(["tea"], role="query").embeddings,
+        plain.encode(["search query: tea"], role="query").embeddings,
+    )
+    np.testing.assert_array_equal(
+        prompted.encode(["tea"], role="document").embeddings,
+        plain.encode(["tea"], role="document").embeddings,
+    )
+    assert prompted.encode(["", "tea"], role="query").blank.tolist() == [True, False]
+
+
+@pytest.mark.parametrize("name", ["onnx/model_int8.onnx", "tokenizer.json"])
+def test_an_altered_or_cut_file_is_named(copied: Path, name: str) -> None:
+    whole = (copied / name).read_bytes()
+    for content in (whole[: len(whole) // 2], whole[:-1] + b"~"):
+        (copied / name).write_bytes(content)
+        with pytest.raises(EncoderLoadError, match=name):
+            OnnxEncoder.load(copied)
+    (copied / name).unlink()
+    with pytest.raises(EncoderLoadError, match=f"{name}: missing"):
+        OnnxEncoder.load(copied)
+
+
+def test_an_incomplete_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EncoderLoadError, match="bundled: default"):
+        encoder_folder(tmp_path)
+    (tmp_path / "encoder.json").write_text("{}")
+    with pytest.raises(FormatError, match="format version None"):
+        OnnxEncoder.load(tmp_path)
+
+
+def test_another_text_normalisation_is_refused(copied: Path) -> None:
+    rewrite_manifest(copied, text_version=99)
+    with pytest.raises(EncoderLoadError, match="text normalisation 99"):
+        OnnxEncoder.load(copied)
+
+
+def test_probes_refuse_a_machine_that_computes_otherwise(copied: Path) -> None:
+    manifest = EncoderManifest.read(copied / "encoder.json")
+    rewrite_manifest(copied, probes=manifest.probes[::-1])  # references now belong to others
+    with pytest.raises(EncoderProbeError, match="expected at least"):
+        OnnxEncoder.load(copied)
+
+
+def test_int8_is_refused_on_cuda(copied: Path) -> None:
+    with pytest.raises(DeviceError, match="int8 runs on the CPU only"):
+        OnnxEncoder.load(copied, precision="int8", device="cuda")
+
+
+def test_an_unshipped_precision_is_refused(copied: Path) -> None:
+    with pytest.raises(EncoderLoadError, match="no fp32 graph for device auto"):
+        OnnxEncoder.load(copied, precision="fp32")
+
+
+def test_a_non_finite_vector_names_its_text(
+    default_encoder: OnnxEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_graph = OnnxEncoder._run_graph
+
+    def poisoned(self: OnnxEncoder, batch: list[object]) -> np.ndarray:
+        output = run_graph(self, batch)  # type: ignore[arg-type]  # the real items pass through
+        return output * np.where(len(batch[0]) == 3, np.nan, 1.0)  # type: ignore[arg-type]  # same
+
+    monkeypatch.setattr(OnnxEncoder, "_run_graph", poisoned)
+    with pytest.raises(EncoderOutputError, match="position 1") as caught:
+        default_encoder.encode(["two words", "one", "three words more"], role="document")
+    assert caught.value.items == (1,)
