@@ -49,6 +49,12 @@ _PREFERENCE: dict[Device, tuple[Precision, ...]] = {
 }
 _BATCH = {CPU_PROVIDER: 16, CUDA_PROVIDER: 64}
 
+_ARITHMETIC = {
+    *("MatMul", "Gemm", "FusedMatMul", "FusedGemm", "MatMulInteger", "MatMulIntegerToFloat"),
+    *("DynamicQuantizeMatMul", "Attention", "MultiHeadAttention", "Softmax"),
+    *("LayerNormalization", "SkipLayerNormalization", "Gelu", "FastGelu", "BiasGelu"),
+}
+
 _logger = logging.getLogger(__name__)
 
 
@@ -397,7 +403,7 @@ def _open_session(graph: Path, device: Device) -> onnxruntime.InferenceSession:
             )
         if hasattr(ort, "preload_dlls"):
             ort.preload_dlls()  # finds the CUDA and cuDNN libraries that the gpu extra installed
-        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     try:
         session = ort.InferenceSession(str(graph), options, providers=[provider])
     except Exception as error:  # ONNX Runtime's exceptions share no public base class
@@ -407,4 +413,26 @@ def _open_session(graph: Path, device: Device) -> onnxruntime.InferenceSession:
         raise DeviceError(
             f"{graph}: asked for {provider}, ONNX Runtime gave {session.get_providers()}"
         )
+    if device == "cuda" and (fallen_back := _arithmetic_on_cpu(session)):
+        raise DeviceError(
+            f"{graph}: ONNX Runtime would run {', '.join(fallen_back)} on the CPU; "
+            "export a precision that CUDA runs whole, such as fp16"
+        )
     return session
+
+
+def _arithmetic_on_cpu(session: onnxruntime.InferenceSession) -> list[str]:
+    """List the heavy operators placed on the CPU; needs the assignment to have been recorded.
+
+    ONNX Runtime's own switch against fallback (`session.disable_cpu_ep_fallback`) also refuses the
+    few shape computations that it places on the CPU on purpose, hence this.
+    """
+    return sorted(
+        {
+            node.op_type
+            for part in session.get_provider_graph_assignment_info()
+            if part.ep_name == CPU_PROVIDER
+            for node in part.get_nodes()
+        }
+        & _ARITHMETIC
+    )

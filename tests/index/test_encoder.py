@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 
-from lamina_index.encoder import BUNDLED_ENCODERS, OnnxEncoder, encoder_folder
+from lamina_index.encoder import BUNDLED_ENCODERS, OnnxEncoder, _arithmetic_on_cpu, encoder_folder
 from lamina_index.errors import (
     DeviceError,
     EncoderLoadError,
@@ -170,6 +172,32 @@ def test_probes_refuse_a_machine_that_computes_otherwise(copied: Path) -> None:
 def test_int8_is_refused_on_cuda(copied: Path) -> None:
     with pytest.raises(DeviceError, match="int8 runs on the CPU only"):
         OnnxEncoder.load(copied, precision="int8", device="cuda")
+
+
+def test_heavy_operators_left_on_the_cpu_are_found() -> None:
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    session = onnxruntime.InferenceSession(
+        BUNDLED_ENCODERS / "default" / "onnx" / "model_int8.onnx",
+        options,
+        providers=["CPUExecutionProvider"],
+    )
+    found = _arithmetic_on_cpu(session)
+    assert {"MatMul", "Softmax"} <= set(found)
+    assert not {"Shape", "Gather", "Unsqueeze"} & set(found)
+
+
+@pytest.mark.gpu
+def test_cuda_runs_the_whole_graph_and_agrees_with_the_cpu() -> None:
+    folder = os.environ["LAMINA_GPU_ENCODER"]  # an export with --precision fp32,fp16
+    on_gpu = OnnxEncoder.load(folder, device="cuda")
+    on_cpu = OnnxEncoder.load(folder, precision="fp32", device="cpu")
+    assert on_gpu.provider == "CUDAExecutionProvider"
+    cosines = np.vecdot(
+        on_gpu.encode(TEXTS, role="document").embeddings,
+        on_cpu.encode(TEXTS, role="document").embeddings,
+    )
+    assert cosines.min() > 0.999
 
 
 def test_an_unshipped_precision_is_refused(copied: Path) -> None:
