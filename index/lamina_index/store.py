@@ -1,0 +1,525 @@
+"""`documents.sqlite`: the source of truth of a collection, rows and vectors alike.
+
+A row's key is a number that is never used again: replacing a document deletes its row and inserts
+one with a new key, and the old key becomes a tombstone, because a search index made earlier may
+still hold it. Every write is one transaction that also raises the generation, so two reads that
+see the same generation see the same rows.
+
+Local disk only (WAL needs shared memory). Threads may share a `DocumentStore`; after a fork, open
+a new one (SQLite connections do not survive it), or better, spawn.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import threading
+import zlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import orjson
+from numpy.typing import ArrayLike, NDArray
+
+from lamina_index.errors import (
+    CollectionBusyError,
+    CollectionExistsError,
+    CollectionNotFoundError,
+    DamagedError,
+    FormatError,
+    LaminaError,
+    StorageFullError,
+)
+from lamina_index.scoring import unit_rows
+from lamina_index.store_reading import StoredDocument, StoreReading, row_crc
+
+if TYPE_CHECKING:
+    from lamina_index.corpus import Document
+
+__all__ = ["STORE_FILE", "DocumentStore", "StoreReading", "StoredDocument", "Upserted"]
+
+STORE_FILE = "documents.sqlite"
+MAX_ID_BYTES = 512
+
+_APPLICATION_ID = 0x4C4D4E41  # "LMNA"
+_STORE_FORMAT = 1
+_BUSY_TIMEOUT_SECONDS = 5.0
+_CACHE_KIB = 4096
+_NAMES_PER_STATEMENT = 500
+
+# 8 KiB pages hold five 384-wide rows where 4 KiB pages hold two and waste a quarter.
+_SCHEMA = f"""
+PRAGMA page_size = 8192;
+PRAGMA journal_mode = WAL;
+BEGIN IMMEDIATE;
+CREATE TABLE documents (
+    key INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    text TEXT NOT NULL,
+    metadata TEXT NOT NULL,
+    crc32 INTEGER NOT NULL
+);
+CREATE TABLE vectors (
+    key INTEGER PRIMARY KEY,
+    embedding BLOB NOT NULL,
+    crc32 INTEGER NOT NULL
+);
+CREATE TABLE tombstones (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+    key INTEGER NOT NULL
+);
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+INSERT INTO meta VALUES ('generation', '0');
+PRAGMA application_id = {_APPLICATION_ID};
+PRAGMA user_version = {_STORE_FORMAT};
+COMMIT;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Upserted:
+    """What one `upsert` did: new ids and ids that were there before."""
+
+    inserted: int
+    replaced: int
+
+
+class DocumentStore:
+    """Documents, their vectors, and small named values, in one SQLite file.
+
+    Make one with `create` or `open`. Reads come from a pool of read-only connections, one for each
+    thread that reads at the same moment; writes go one at a time through one connection.
+
+    Attributes:
+        path: The SQLite file.
+        dimension: D of every embedding.
+    """
+
+    def __init__(self, path: Path, *, read_only: bool, mapped: bool = False) -> None:
+        self.path = path
+        self._read_only = read_only
+        self._mapped = mapped
+        self._idle: deque[sqlite3.Connection] = deque()
+        self._write_lock = threading.Lock()
+        self._writer: sqlite3.Connection | None = None
+        self._immutable = False
+        self._closed = False
+        try:
+            with self.reading() as reading:
+                _check_format(path, reading)
+                self.dimension = int(reading.get_meta("dimension"))
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def create(cls, folder: Path, *, dimension: int) -> Self:
+        """Make an empty store in an existing folder and open it.
+
+        Args:
+            folder: The collection folder.
+            dimension: D of the embeddings that it will hold.
+
+        Raises:
+            CollectionExistsError: If the folder already has a store.
+            ValueError: If the dimension is not positive.
+        """
+        if dimension < 1:
+            raise ValueError(f"dimension must be positive, got {dimension}")
+        path = folder / STORE_FILE
+        if path.exists():
+            raise CollectionExistsError(f"{path} already exists; append to it or replace it")
+        try:
+            connection = sqlite3.connect(path, isolation_level=None)
+            try:
+                connection.executescript(_SCHEMA)
+                connection.execute(
+                    "INSERT INTO meta VALUES ('dimension', ?)", (orjson.dumps(dimension).decode(),)
+                )
+            finally:
+                connection.close()
+        except sqlite3.Error as error:
+            raise _mended(path, error) from error
+        return cls(path, read_only=False)
+
+    @classmethod
+    def open(cls, folder: Path, *, read_only: bool = False, mapped: bool = False) -> Self:
+        """Open the store of a collection folder.
+
+        Args:
+            folder: The collection folder.
+            read_only: Refuse writes. On media that cannot be written this is the only way, and
+                the file is then taken as unchanging.
+            mapped: Map the file into memory for reading (its first 2 GiB). A third faster for the
+                scattered rows of a search, but a scan's pages then count as resident memory.
+
+        Raises:
+            CollectionNotFoundError: If the folder does not exist.
+            DamagedError: If the file is missing, cut, or no longer a database.
+            FormatError: If it is a database of something else or of another format version.
+        """
+        path = folder / STORE_FILE
+        if not folder.is_dir():
+            raise CollectionNotFoundError(f"{folder}: no such collection folder")
+        if not path.is_file():
+            raise _damaged(path, "the file is missing")
+        _check_size(path)
+        return cls(path, read_only=read_only, mapped=mapped)
+
+    def close(self) -> None:
+        """Close every connection that no thread is using; the store cannot be used afterwards."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()
+        with self._write_lock:
+            if self._writer is not None:
+                self._writer.close()
+                self._writer = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # Reading
+
+    @contextmanager
+    def reading(self) -> Iterator[StoreReading]:
+        """Hold one short read transaction: all answers inside are as of the same commit.
+
+        Keep it short, and never write through this store inside it: the write-ahead log cannot be
+        emptied while a reader is in it.
+        """
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._connect_reader()
+        try:
+            connection.execute("BEGIN")
+            yield StoreReading(connection, self.path)
+        except sqlite3.Error as error:
+            raise _mended(self.path, error) from error
+        finally:
+            if connection.in_transaction:
+                connection.execute("COMMIT")
+            if self._closed:
+                connection.close()
+            else:
+                self._idle.append(connection)
+
+    def get(self, document_id: str) -> StoredDocument | None:
+        """Find a document by its id."""
+        with self.reading() as reading:
+            return reading.get(document_id)
+
+    def by_keys(self, keys: Sequence[int]) -> dict[int, StoredDocument]:
+        """Find documents by key; keys without a row are left out."""
+        with self.reading() as reading:
+            return {document.key: document for document in reading.documents(keys)}
+
+    def vectors(self, keys: Sequence[int]) -> NDArray[np.float32]:
+        """Stored embeddings (N, D) in the order of the keys.
+
+        Raises:
+            KeyError: If a key has no row.
+        """
+        with self.reading() as reading:
+            found, embeddings = reading.vectors(keys)
+        rows = {key: row for row, key in enumerate(found.tolist())}
+        return embeddings[[rows[key] for key in keys]]
+
+    def scan(
+        self, after_key: int = 0, *, until_key: int | None = None, batch: int = 4096
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """Yield (keys (n,), embeddings (n, D)) in key order, n <= batch.
+
+        Each batch is its own read transaction, so a long scan never holds up the log; rows written
+        meanwhile appear if their keys are still ahead.
+        """
+        while True:
+            with self.reading() as reading:
+                keys, embeddings = reading.vectors_after(after_key, until_key, limit=batch)
+            if len(keys) == 0:
+                return
+            yield keys, embeddings
+            after_key = int(keys[-1])
+
+    def documents(self, after_key: int = 0, *, batch: int = 1024) -> Iterator[StoredDocument]:
+        """Yield all documents in key order."""
+        while True:
+            with self.reading() as reading:
+                found = reading.documents_after(after_key, limit=batch)
+            if not found:
+                return
+            yield from found
+            after_key = found[-1].key
+
+    def count(self) -> int:
+        """Number of documents."""
+        with self.reading() as reading:
+            return reading.count()
+
+    def last_key(self) -> int:
+        """The highest key ever given, 0 before the first."""
+        with self.reading() as reading:
+            return reading.last_key()
+
+    def tombstones(self) -> list[int]:
+        """Keys deleted or replaced since the newest snapshot was made."""
+        with self.reading() as reading:
+            return reading.tombstones_after(0)[1]
+
+    def version(self) -> int:
+        """Number of the last committed write (the generation)."""
+        with self.reading() as reading:
+            return reading.generation()
+
+    def get_meta(self, name: str, default: Any = None) -> Any:
+        """Read a small named JSON value."""
+        with self.reading() as reading:
+            return reading.get_meta(name, default)
+
+    def verify(self) -> list[str]:
+        """Read everything and list what is damaged, a line each; an empty list is a sound store.
+
+        Checks SQLite's structure, every row's checksum, that vectors are finite and of unit
+        length, and that documents and vectors match one to one.
+        """
+        try:
+            with self.reading() as reading:
+                return reading.damage(self.dimension)
+        except DamagedError as error:
+            return [str(error)]
+
+    # Writing
+
+    def upsert(
+        self,
+        documents: Sequence[Document],
+        embeddings: ArrayLike,
+        *,
+        progress: dict[str, Any] | None = None,
+    ) -> Upserted:
+        """Store documents with their embeddings; a known id is replaced. One durable transaction.
+
+        When an id occurs twice in `documents`, the last one counts.
+
+        Args:
+            documents: N documents.
+            embeddings: (N, D) finite unit rows of any float type; kept as float32.
+            progress: JSON value to keep under the name "progress" in the same transaction.
+
+        Raises:
+            ValueError: If an id is empty, too long or not valid Unicode, the metadata is not
+                JSON, or the embeddings are of a wrong shape, not finite or not of unit length.
+            StorageFullError: If the disk is full; nothing of this call is stored then.
+            CollectionBusyError: If another process kept writing for five seconds.
+        """
+        rows = unit_rows(embeddings, dimension=self.dimension, count=len(documents))
+        kept = sorted({document.id: row for row, document in enumerate(documents)}.values())
+        encoded = [_encode(documents[row]) for row in kept]
+        with self._writing() as connection:
+            replaced = _delete(connection, [values[0] for values in encoded])
+            key = StoreReading(connection, self.path).last_key() + 1
+            connection.executemany(
+                "INSERT INTO documents VALUES (?, ?, ?, ?, ?)",
+                ((key + i, *values, row_crc(key + i, *values)) for i, values in enumerate(encoded)),
+            )
+            connection.executemany(
+                "INSERT INTO vectors VALUES (?, ?, ?)",
+                (
+                    (key + i, blob, zlib.crc32(blob))
+                    for i, blob in enumerate(rows[row].tobytes() for row in kept)
+                ),
+            )
+            if progress is not None:
+                _put(connection, "progress", progress)
+        return Upserted(inserted=len(kept) - replaced, replaced=replaced)
+
+    def delete(self, ids: Sequence[str]) -> int:
+        """Delete documents by id in one durable transaction; give how many there were."""
+        with self._writing() as connection:
+            return _delete(connection, list(dict.fromkeys(ids)))
+
+    def set_meta(self, name: str, value: Any) -> None:
+        """Keep a small JSON value under a name, durably."""
+        with self._writing() as connection:
+            _put(connection, name, value)
+
+    def forget_tombstones(self, until: int) -> None:
+        """Drop tombstones that no snapshot on disk needs: those up to a sequence number."""
+        with self._writing() as connection:
+            connection.execute("DELETE FROM tombstones WHERE sequence <= ?", (until,))
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """One write transaction that commits at the end, or leaves no trace."""
+        if self._read_only:
+            raise ValueError(f"{self.path} was opened read-only")
+        with self._write_lock:
+            if self._writer is None:
+                self._writer = self._connect(f"{self.path.absolute().as_uri()}?mode=rw")
+                self._writer.execute("PRAGMA synchronous = FULL")
+                self._writer.execute("PRAGMA journal_size_limit = 67108864")
+            connection = self._writer
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    yield connection
+                    connection.execute(
+                        "UPDATE meta SET value = CAST(value AS INTEGER) + 1"
+                        " WHERE name = 'generation'"
+                    )
+                    connection.execute("COMMIT")
+                except BaseException:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                    raise
+            except sqlite3.Error as error:
+                raise _mended(self.path, error) from error
+
+    # Connections
+
+    def _connect(self, uri: str) -> sqlite3.Connection:
+        if self._closed:
+            raise ValueError(f"{self.path} has been closed")
+        connection = sqlite3.connect(
+            uri,
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
+            timeout=_BUSY_TIMEOUT_SECONDS,
+        )
+        connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        if self._mapped:
+            connection.execute(f"PRAGMA mmap_size = {1 << 40}")
+        return connection
+
+    def _connect_reader(self) -> sqlite3.Connection:
+        uri = self.path.absolute().as_uri()
+        if self._immutable:
+            return self._connect(f"{uri}?immutable=1")
+        connection = self._connect(f"{uri}?mode=ro")
+        try:
+            connection.execute("SELECT 1 FROM sqlite_master").fetchall()
+        except sqlite3.Error as error:
+            connection.close()
+            if _cannot_make_log(self.path, error):
+                self._immutable = True
+                return self._connect(f"{uri}?immutable=1")
+            raise _mended(self.path, error) from error
+        return connection
+
+
+def _encode(document: Document) -> tuple[str, str, str]:
+    """Check a document and give its id, text and metadata as they are stored."""
+    if not isinstance(document.id, str):
+        raise ValueError(f"document id {document.id!r} is not a string")
+    size = len(document.id.encode())
+    if not 0 < size <= MAX_ID_BYTES:
+        raise ValueError(
+            f"document id {document.id[:40]!r} has {size} bytes, expected 1 to {MAX_ID_BYTES}"
+        )
+    try:
+        metadata = orjson.dumps(document.metadata).decode()
+    except TypeError as error:
+        raise ValueError(f"metadata of document {document.id!r}: {error}") from error
+    return document.id, document.text, metadata
+
+
+def _delete(connection: sqlite3.Connection, ids: Sequence[str]) -> int:
+    """Delete the rows of the ids that exist, bury their keys, and give their number."""
+    deleted = 0
+    for start in range(0, len(ids), _NAMES_PER_STATEMENT):
+        part = ids[start : start + _NAMES_PER_STATEMENT]
+        marks = ",".join("?" * len(part))
+        keys = connection.execute(
+            f"DELETE FROM documents WHERE id IN ({marks}) RETURNING key",  # noqa: S608 - only marks
+            part,
+        ).fetchall()
+        connection.executemany("DELETE FROM vectors WHERE key = ?", keys)
+        connection.executemany("INSERT INTO tombstones (key) VALUES (?)", sorted(keys))
+        deleted += len(keys)
+    return deleted
+
+
+def _put(connection: sqlite3.Connection, name: str, value: Any) -> None:
+    connection.execute(
+        "INSERT INTO meta VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        (name, orjson.dumps(value).decode()),
+    )
+
+
+def _check_format(path: Path, reading: StoreReading) -> None:
+    application_id, version = reading.format()
+    if application_id != _APPLICATION_ID:
+        raise FormatError(f"{path} is a database, but not one of Lamina's document stores")
+    if version != _STORE_FORMAT:
+        raise FormatError(
+            f"{path}: store format {version}, expected {_STORE_FORMAT}; "
+            "use the Lamina that wrote it, or build the collection again"
+        )
+
+
+def _check_size(path: Path) -> None:
+    """Refuse a file that is cut or not a database, before SQLite meets the missing page.
+
+    While a log lies beside it the file may rightly be shorter than its header says.
+    """
+    log = path.with_name(f"{path.name}-wal")
+    with path.open("rb") as stream:
+        header = stream.read(100)
+    if header[:16] != b"SQLite format 3\x00":
+        raise _damaged(path, "it does not begin as a database does")
+    if log.exists() and log.stat().st_size > 0:
+        return
+    page_size = int.from_bytes(header[16:18], "big")
+    expected = int.from_bytes(header[28:32], "big") * (65536 if page_size == 1 else page_size)
+    found = path.stat().st_size
+    if found < expected:
+        raise _damaged(path, f"it has {found} bytes, expected {expected}")
+
+
+def _cannot_make_log(path: Path, error: sqlite3.Error) -> bool:
+    """Whether opening failed only because the folder cannot be written and no log lies there."""
+    primary = (error.sqlite_errorcode or 0) & 0xFF
+    return (
+        primary in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+        and not path.with_name(f"{path.name}-wal").exists()
+        and not os.access(path.parent, os.W_OK)
+    )
+
+
+def _damaged(path: Path, found: str) -> DamagedError:
+    return DamagedError(
+        f"{path}: {found}; restore the collection from a backup or build it again from its source"
+    )
+
+
+def _mended(path: Path, error: sqlite3.Error) -> LaminaError:
+    """Give SQLite's error the class and remedy that a user can act on."""
+    primary = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+    if primary == sqlite3.SQLITE_FULL or (
+        primary == sqlite3.SQLITE_IOERR and shutil.disk_usage(path.parent).free < 1 << 20
+    ):
+        return StorageFullError(
+            f"{path}: no space left on the device; what was stored before is untouched"
+        )
+    if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return CollectionBusyError(f"{path}: another process is writing to it; try again")
+    if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR):
+        return _damaged(path, f"damaged ({error})")
+    return LaminaError(f"{path}: {error}")

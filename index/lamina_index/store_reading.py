@@ -1,0 +1,210 @@
+"""Reading `documents.sqlite` inside one transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from lamina_index.errors import DamagedError
+from lamina_index.manifest import Metadata
+
+_KEYS_PER_STATEMENT = 1000
+_MISSING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDocument:
+    """A document as stored, with its key."""
+
+    key: int
+    id: str
+    text: str
+    metadata: Metadata
+
+
+class StoreReading:
+    """What can be asked inside one transaction; `DocumentStore.reading` makes it.
+
+    Every row is checked against its checksum as it is read.
+
+    Raises:
+        DamagedError: From any method that meets a row that is not as it was written.
+    """
+
+    __slots__ = ("_connection", "_path")
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+
+    def generation(self) -> int:
+        """Number of the last committed write."""
+        row = self._connection.execute(
+            "SELECT value FROM meta WHERE name = 'generation'"
+        ).fetchall()
+        return int(row[0][0])
+
+    def format(self) -> tuple[int, int]:
+        """The file's application id and format version."""
+        application_id = self._connection.execute("PRAGMA application_id").fetchall()[0][0]
+        return application_id, self._connection.execute("PRAGMA user_version").fetchall()[0][0]
+
+    def get_meta(self, name: str, default: Any = _MISSING) -> Any:
+        """Read a small named JSON value.
+
+        Raises:
+            DamagedError: If there is none and no default was given.
+        """
+        rows = self._connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchall()
+        if rows:
+            return orjson.loads(rows[0][0])
+        if default is _MISSING:
+            raise self._damaged(f"the value {name!r} is missing")
+        return default
+
+    def count(self) -> int:
+        """Number of documents."""
+        return int(self._connection.execute("SELECT COUNT(*) FROM documents").fetchall()[0][0])
+
+    def last_key(self) -> int:
+        """The highest key ever given, 0 before the first."""
+        return self._last("documents")
+
+    def last_tombstone(self) -> int:
+        """The highest sequence number of a tombstone ever given, 0 before the first."""
+        return self._last("tombstones")
+
+    def tombstones_after(self, sequence: int) -> tuple[int, list[int]]:
+        """Keys buried after a sequence number, and the number up to which that is known."""
+        rows = self._connection.execute(
+            "SELECT sequence, key FROM tombstones WHERE sequence > ? ORDER BY sequence", (sequence,)
+        ).fetchall()
+        return (rows[-1][0] if rows else sequence), [key for _, key in rows]
+
+    def get(self, document_id: str) -> StoredDocument | None:
+        """Find a document by its id."""
+        rows = self._connection.execute(
+            "SELECT key, id, text, metadata, crc32 FROM documents WHERE id = ?", (document_id,)
+        ).fetchall()
+        return self._document(rows[0]) if rows else None
+
+    def documents(self, keys: Sequence[int]) -> list[StoredDocument]:
+        """Documents of the keys that have a row, in key order."""
+        return [
+            self._document(row)
+            for part in _parts(keys)
+            for row in self._connection.execute(
+                "SELECT key, id, text, metadata, crc32 FROM documents"  # noqa: S608 - only marks
+                f" WHERE key IN ({','.join('?' * len(part))}) ORDER BY key",
+                part,
+            ).fetchall()
+        ]
+
+    def documents_after(self, key: int, *, limit: int) -> list[StoredDocument]:
+        """Up to `limit` documents with a higher key, in key order."""
+        rows = self._connection.execute(
+            "SELECT key, id, text, metadata, crc32 FROM documents WHERE key > ? ORDER BY key LIMIT ?",
+            (key, limit),
+        ).fetchall()
+        return [self._document(row) for row in rows]
+
+    def vectors(self, keys: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Keys (n,) and embeddings (n, D) of the keys that have a row, in key order."""
+        rows = [
+            row
+            for part in _parts(keys)
+            for row in self._connection.execute(
+                "SELECT key, embedding, crc32 FROM vectors"  # noqa: S608 - only marks
+                f" WHERE key IN ({','.join('?' * len(part))}) ORDER BY key",
+                part,
+            ).fetchall()
+        ]
+        return self._matrix(rows)
+
+    def vectors_after(
+        self, key: int, until_key: int | None = None, *, limit: int = -1
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Keys (n,) and embeddings (n, D) with a higher key, in key order; a limit of -1 is none."""
+        last = until_key if until_key is not None else (1 << 63) - 1
+        rows = self._connection.execute(
+            "SELECT key, embedding, crc32 FROM vectors WHERE key > ? AND key <= ?"
+            " ORDER BY key LIMIT ?",
+            (key, last, limit),
+        ).fetchall()
+        return self._matrix(rows)
+
+    def damage(self, dimension: int) -> list[str]:
+        """List every damaged or missing part of the file, a line each."""
+        found = [
+            f"{self._path}: {line}"
+            for (line,) in self._connection.execute("PRAGMA integrity_check(20)").fetchall()
+            if line != "ok"
+        ]
+        if found:
+            return found
+        for table in ("documents", "vectors"):
+            other = "vectors" if table == "documents" else "documents"
+            orphans = self._connection.execute(
+                f"SELECT COUNT(*) FROM {table} WHERE key NOT IN (SELECT key FROM {other})"  # noqa: S608 - two constants
+            ).fetchall()[0][0]
+            if orphans:
+                found.append(f"{self._path}: {orphans} rows of {table} lack their row in {other}")
+        documents = self._rows("SELECT key, id, text, metadata, crc32 FROM documents ORDER BY key")
+        for key, document_id, text, metadata, crc in documents:
+            if row_crc(key, document_id, text, metadata) != crc:
+                found.append(f"{self._path}: document {document_id!r} is not as it was written")
+        for key, blob, crc in self._rows("SELECT key, embedding, crc32 FROM vectors ORDER BY key"):
+            if len(blob) != 4 * dimension or zlib.crc32(blob) != crc:
+                found.append(f"{self._path}: the vector of key {key} is not as it was written")
+        return found
+
+    def _rows(self, statement: str) -> Iterator[tuple[Any, ...]]:
+        cursor = self._connection.execute(statement)
+        while rows := cursor.fetchmany(1024):
+            yield from rows
+
+    def _last(self, table: str) -> int:
+        rows = self._connection.execute(
+            "SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)
+        ).fetchall()
+        return int(rows[0][0]) if rows else 0
+
+    def _document(self, row: tuple[int, str, str, str, int]) -> StoredDocument:
+        key, document_id, text, metadata, crc = row
+        if row_crc(key, document_id, text, metadata) != crc:
+            raise self._damaged(f"document {document_id!r} is not as it was written")
+        return StoredDocument(key, document_id, text, orjson.loads(metadata))
+
+    def _matrix(
+        self, rows: list[tuple[int, bytes, int]]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        for key, blob, crc in rows:
+            if zlib.crc32(blob) != crc:
+                raise self._damaged(f"the vector of key {key} is not as it was written")
+        keys = np.array([row[0] for row in rows], dtype=np.int64)
+        embeddings = np.frombuffer(b"".join([row[1] for row in rows]), dtype="<f4")
+        return keys, embeddings.reshape(len(rows), -1) if rows else embeddings.reshape(0, 0)
+
+    def _damaged(self, found: str) -> DamagedError:
+        return DamagedError(
+            f"{self._path}: {found}; restore the collection from a backup"
+            " or build it again from its source"
+        )
+
+
+def row_crc(key: int, document_id: str, text: str, metadata: str) -> int:
+    """Checksum of a document row; its key is in it, so a row cannot pass for another."""
+    return zlib.crc32(f"{key}\0{document_id}\0{text}\0{metadata}".encode())
+
+
+def _parts(keys: Sequence[int]) -> Iterator[Sequence[int]]:
+    for start in range(0, len(keys), _KEYS_PER_STATEMENT):
+        yield keys[start : start + _KEYS_PER_STATEMENT]
