@@ -1,0 +1,159 @@
+"""A corpus embedded and searched exactly: the reference that no index can better."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lamina_index.corpus import Document, Rejected
+from lamina_index.encoder import Encoder
+from lamina_index.errors import EvaluationError
+from lamina_index.scoring import best_first, exact_scores
+
+_ENCODE_BLOCK = 2048
+_QUERY_BLOCK = 64
+_PRODUCT_ERROR = 1e-5
+"""More than a float32 matrix product of unit rows can be off, whatever its summation order."""
+
+
+def document_digest(document_id: str, text: str) -> int:
+    """Digest one document; see `corpus_fingerprint`."""
+    size = len(document_id.encode())
+    return int.from_bytes(hashlib.sha256(f"{size}:{document_id}{text}".encode()).digest())
+
+
+def corpus_fingerprint(digests: Iterable[int]) -> str:
+    """Combine documents' digests to one that does not depend on their order; 64 hex digits.
+
+    So a file and the collection built from it have the same fingerprint.
+    """
+    return f"{sum(digests) % 2**256:064x}"
+
+
+class ExactCorpus:
+    """Embeddings of a corpus, ranked by exact cosine, ties by id; a `Retriever`.
+
+    The embeddings lie in a mapped, unnamed temporary file: held once, and given back by the system
+    where memory is short.
+
+    Attributes:
+        ids: Of the N documents.
+        embeddings: (N, D) unit rows.
+        rejected: Records that could not be read, or had no text to embed.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        records: Iterable[Document | Rejected],
+        *,
+        progress: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        """Embed a corpus; of an id that comes twice the last document counts.
+
+        Args:
+            encoder: Embeds documents here, and queries in `retrieve`.
+            records: The corpus as it is read.
+            progress: Called with the number of records of each block that is done.
+
+        Raises:
+            EvaluationError: If not one document can be used.
+        """
+        self.rejected = 0
+        self._encoder = encoder
+        self._digests: dict[str, int] = {}
+        rows: dict[str, int] = {}
+        count = 0
+        with tempfile.TemporaryFile() as file:
+            for block in _blocks(records, _ENCODE_BLOCK):
+                documents = [record for record in block if isinstance(record, Document)]
+                encoded = encoder.encode([document.text for document in documents], role="document")
+                kept = np.flatnonzero(~encoded.blank).tolist()
+                for document in (documents[row] for row in kept):
+                    rows[document.id] = count
+                    self._digests[document.id] = document_digest(document.id, document.text)
+                    count += 1
+                file.write(encoded.embeddings[kept].tobytes())
+                self.rejected += len(block) - len(kept)
+                progress(len(block))
+            if not rows:
+                raise EvaluationError(
+                    f"the corpus has no usable document ({self.rejected} records were rejected); "
+                    "every record needs an id and a text"
+                )
+            file.flush()
+            everything = np.memmap(file, np.float32, "r", shape=(count, encoder.dimension))
+        last = np.fromiter(rows.values(), np.int64)
+        self.ids = list(rows)
+        self.embeddings: NDArray[np.float32] = (
+            everything if len(last) == count else everything[last]
+        )
+
+    def retrieve(self, queries: Sequence[str], *, top_k: int) -> list[list[str]]:
+        """Rank documents for each query; none for a query without tokens."""
+        encoded = self._encoder.encode(queries, role="query")
+        found: list[list[str]] = []
+        for start in range(0, len(queries), _QUERY_BLOCK):
+            found += self._nearest(encoded.embeddings[start : start + _QUERY_BLOCK], top_k)
+        return [[] if blank else hits for blank, hits in zip(encoded.blank, found, strict=True)]
+
+    def absent(self, ids: Collection[str]) -> set[str]:
+        """Tell which ids are not in the corpus."""
+        return {document_id for document_id in ids if document_id not in self._digests}
+
+    def facts(self) -> dict[str, Any]:
+        """Describe the corpus and the encoder."""
+        return {
+            "kind": "corpus in memory",
+            "documents": len(self.ids),
+            "rejected": self.rejected,
+            "corpus_fingerprint": corpus_fingerprint(self._digests.values()),
+            "index": {"name": "exact float32", "size_bytes": self.embeddings.nbytes},
+            "encoder": encoder_facts(self._encoder),
+        }
+
+    def _nearest(self, queries: NDArray[np.float32], top_k: int) -> list[list[str]]:
+        """Rank the documents for (Q, D) queries.
+
+        A matrix product finds all that could be among the best, whatever its rounding; the scores
+        that order them are those of search.
+        """
+        products = queries @ self.embeddings.T  # (Q, N)
+        place = max(0, products.shape[1] - top_k)
+        found = []
+        for query, row in zip(queries, products, strict=True):
+            bound = np.partition(row, place)[place] - _PRODUCT_ERROR
+            candidates = np.flatnonzero(row >= bound)
+            scores = exact_scores(self.embeddings[candidates], query).tolist()
+            ids = [self.ids[candidate] for candidate in candidates]
+            found.append([ids[position] for position in best_first(scores, ids)[:top_k]])
+        return found
+
+
+def encoder_facts(encoder: Encoder) -> dict[str, Any]:
+    """Describe an encoder for the report; a folder's manifest says more than the protocol does."""
+    manifest = getattr(encoder, "manifest", None)
+    return {
+        "name": encoder.name,
+        "precision": encoder.precision,
+        "fingerprint": encoder.fingerprint,
+        "dimension": encoder.dimension,
+        "max_tokens": encoder.max_tokens,
+        "size_bytes": getattr(encoder, "size_bytes", None),
+        "provider": getattr(encoder, "provider", None),
+        "pooling": manifest and manifest.pooling,
+    }
+
+
+def _blocks(
+    records: Iterable[Document | Rejected], size: int
+) -> Iterator[list[Document | Rejected]]:
+    iterator = iter(records)
+    while block := list(islice(iterator, size)):
+        yield block
