@@ -61,7 +61,7 @@ $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.ready-to-run: pyproject.toml constraints.txt | $(VENV)/bin/python
-	@echo "Installing what the service needs (once; about 250 MB, without torch)"
+	@echo "Installing what the service needs (once; about 330 MB on disk, without torch)"
 	@$(INSTALL) --constraint constraints.txt --editable '.[cpu,service]'
 	@touch $@
 

@@ -53,9 +53,9 @@ def repository() -> Path:
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Folder of the larger data sets (`quora/`, `stsb/`, ...), which are not in the repository."""
-    folder = Path(os.environ.get("LAMINA_SHARED_DATA") or REPOSITORY.parent / "shared" / "data")
+    folder = Path(os.environ.get("SHARED_DATA") or REPOSITORY.parent / "shared" / "data")
     if not folder.is_dir():
-        pytest.skip(f"no data sets at {folder}; set LAMINA_SHARED_DATA")  # large, third-party
+        pytest.skip(f"no data sets at {folder}; set SHARED_DATA")  # large, third-party
     return folder
 
 
