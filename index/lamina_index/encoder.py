@@ -147,7 +147,7 @@ class OnnxEncoder:
         }
         self._session = _open_session(folder / self._file.file, device)
         self.provider: str = self._session.get_providers()[0]
-        self._batch_size = 1 if precision == "int8" else _BATCH[self.provider]
+        self.batch_size = 1 if precision == "int8" else _BATCH[self.provider]
         self._pool = ThreadPoolExecutor(threads, "lamina-encode") if threads > 1 else None
 
     @classmethod
@@ -287,8 +287,8 @@ class OnnxEncoder:
         embeddings = np.empty((len(tokenized), self.dimension), dtype=np.float32)
         order = np.argsort(-counts, kind="stable").tolist()
         batches = [
-            order[start : start + self._batch_size]
-            for start in range(0, len(order), self._batch_size)
+            order[start : start + self.batch_size]
+            for start in range(0, len(order), self.batch_size)
         ]
 
         def run(share: Sequence[list[int]]) -> None:

@@ -1,0 +1,77 @@
+"""Routes that FastAPI documents and that run without its dependency solver.
+
+A handler's signature is plain FastAPI, so OpenAPI comes from it; but the request's parts are read
+here, by one pydantic call on the raw bytes. On the search route that is 25 instead of 85
+microseconds a request, of the 300 or so that everything around the encoder costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, ClassVar, get_type_hints
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+
+from lamina_service.access import check_access
+from lamina_service.errors import MediaTypeError
+from lamina_service.keys import Scope
+
+
+class DirectRoute(APIRoute):
+    """Calls `handler(request, **path_parameters)`, with what the handler's signature names.
+
+    A parameter `body` is the JSON body and a parameter `parameters` the query string, each read
+    into the pydantic model of its annotation. Handlers return a `Response`.
+    """
+
+    access: ClassVar[Scope | None] = None
+    """The scope that a key must have; None leaves the route open."""
+
+    def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override] # a coroutine is one
+        handler: Callable[..., Awaitable[Response]] = self.endpoint
+        access = self.access
+        models = get_type_hints(handler)
+        body_model: type[BaseModel] | None = models.get("body")
+        query_model: type[BaseModel] | None = models.get("parameters")
+
+        async def handle(request: Request) -> Response:
+            if access is not None:
+                check_access(request.scope, request.app.state.service.keys, access)
+            arguments: dict[str, Any] = dict(request.path_params)
+            if body_model is not None:
+                _check_media_type(request.headers.get("content-type", ""))
+                arguments["body"] = body_model.model_validate_json(await request.body())
+            if query_model is not None:
+                arguments["parameters"] = query_model.model_validate(_query(request))
+            return await handler(request, **arguments)
+
+        return handle
+
+
+class ReadRoute(DirectRoute):
+    """For whoever may read."""
+
+    access = "read"
+
+
+def _check_media_type(content_type: str) -> None:
+    """Refuse what a browser sends elsewhere without asking; curl says this unless told otherwise.
+
+    Raises:
+        MediaTypeError: If the body is not declared as JSON.
+    """
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        raise MediaTypeError(
+            f"Content-Type is {kind or 'missing'}; send JSON with Content-Type: application/json"
+        )
+
+
+def _query(request: Request) -> Mapping[str, Any]:
+    """Give each parameter's value, or the list of them where it is repeated."""
+    query = request.query_params
+    return {
+        name: values[0] if len(values := query.getlist(name)) == 1 else values for name in query
+    }

@@ -1,0 +1,189 @@
+"""What each error becomes over HTTP: one table, answered as RFC 9457 problem details."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+
+from lamina_index import errors as index
+from lamina_index.errors import LaminaError
+
+PROBLEM_MEDIA_TYPE = "application/problem+json"
+PROBLEM_URI = "urn:lamina:problem:"
+INTERNAL_DETAIL = "unexpected error; the server's log tells it under this reply's X-Request-ID"
+
+_logger = logging.getLogger(__name__)
+
+
+class SettingsError(LaminaError):
+    """A setting is unknown, malformed or unsafe."""
+
+
+class InvalidRequestError(LaminaError):
+    """A request is well-formed HTTP but asks for something that cannot be done.
+
+    Attributes:
+        field: Which part of the request, such as `input[3]`; empty for the whole.
+    """
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}" if field else message)
+        self.field = field
+        self.message = message
+
+
+class MediaTypeError(LaminaError):
+    """A body that is not declared as JSON."""
+
+
+class BodyTooLargeError(LaminaError):
+    """A body longer than the limit."""
+
+
+class KeyRequiredError(LaminaError):
+    """No key, or one that is not valid."""
+
+
+class ScopeError(LaminaError):
+    """A valid key that does not allow this."""
+
+
+class LocalOnlyError(LaminaError):
+    """Without keys the service answers on the machine's own address only."""
+
+
+class ModelNotFoundError(LaminaError):
+    """The embeddings of another encoder than the loaded one were asked for."""
+
+
+class QueueFullError(LaminaError):
+    """As much work is waiting as the service admits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What an error class is over HTTP; `slug` ends the problem's type URI and never changes."""
+
+    status: int
+    slug: str
+    title: str
+
+
+PROBLEMS: dict[type[LaminaError], Problem] = {
+    LaminaError: Problem(500, "internal", "Internal error"),
+    index.MissingExtraError: Problem(501, "missing-extra", "Optional package not installed"),
+    index.FormatError: Problem(503, "unreadable-format", "Unreadable format"),
+    index.EncoderLoadError: Problem(503, "encoder-unavailable", "Encoder cannot be loaded"),
+    index.EncoderProbeError: Problem(503, "encoder-unproven", "Encoder fails its probes here"),
+    index.EncoderOutputError: Problem(500, "encoder-output", "Encoder returned no usable vector"),
+    index.EncoderMismatchError: Problem(409, "encoder-mismatch", "Built by another encoder"),
+    index.DeviceError: Problem(503, "device-unavailable", "Device cannot run the encoder"),
+    index.BlankTextError: Problem(422, "blank-text", "Nothing to search for"),
+    index.CorpusError: Problem(422, "unreadable-corpus", "Unreadable corpus"),
+    index.RejectedRowsError: Problem(422, "rejected-rows", "Rows were rejected"),
+    index.CollectionNotFoundError: Problem(404, "collection-not-found", "No such collection"),
+    index.CollectionExistsError: Problem(409, "collection-exists", "Collection exists"),
+    index.CollectionBusyError: Problem(409, "collection-busy", "Collection is being written"),
+    index.DamagedError: Problem(503, "collection-damaged", "Damaged collection"),
+    index.DocumentNotFoundError: Problem(404, "document-not-found", "No such document"),
+    index.StorageFullError: Problem(507, "storage-full", "No space left"),
+    index.EvaluationError: Problem(422, "evaluation", "Queries and judgements do not fit"),
+    SettingsError: Problem(500, "settings", "Wrong settings"),
+    InvalidRequestError: Problem(422, "invalid-request", "Invalid request"),
+    MediaTypeError: Problem(415, "unsupported-media-type", "Body must be JSON"),
+    BodyTooLargeError: Problem(413, "body-too-large", "Body too large"),
+    KeyRequiredError: Problem(401, "key-required", "A valid key is required"),
+    ScopeError: Problem(403, "scope-insufficient", "The key does not allow this"),
+    LocalOnlyError: Problem(403, "local-only", "Without keys, local requests only"),
+    ModelNotFoundError: Problem(404, "model-not-found", "No such model"),
+    QueueFullError: Problem(429, "queue-full", "Too much work is waiting"),
+}
+
+_HEADERS: dict[type[LaminaError], dict[str, str]] = {
+    BodyTooLargeError: {"Connection": "close"},  # the rest of the body is never read
+    KeyRequiredError: {"WWW-Authenticate": "Bearer"},
+    QueueFullError: {"Retry-After": "1"},
+}
+
+
+def problem_of(error: LaminaError) -> Problem:
+    """Find the table's line for an error; a class of its own or that of its nearest parent."""
+    return next(PROBLEMS[kind] for kind in type(error).__mro__ if kind in PROBLEMS)
+
+
+def problem_response(
+    problem: Problem, detail: str, headers: dict[str, str] | None = None, **members: Any
+) -> Response:
+    """Write a problem document; its `type` is also what the metrics count."""
+    body = {
+        "type": PROBLEM_URI + problem.slug,
+        "title": problem.title,
+        "status": problem.status,
+        "detail": detail,
+        **members,
+    }
+    return Response(orjson.dumps(body), problem.status, headers, media_type=PROBLEM_MEDIA_TYPE)
+
+
+def internal_response() -> Response:
+    """Answer an error nobody foresaw, without telling what it says."""
+    return problem_response(PROBLEMS[LaminaError], INTERNAL_DETAIL)
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Answer every foreseen error as a problem document."""
+    app.add_exception_handler(LaminaError, _answer_lamina_error)
+    app.add_exception_handler(ValidationError, _answer_validation_error)
+    app.add_exception_handler(HTTPException, _answer_http_exception)
+
+
+async def _answer_lamina_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, LaminaError)  # registered for this class
+    problem = problem_of(error)
+    members: dict[str, Any] = {}
+    if isinstance(error, InvalidRequestError):
+        members["errors"] = [{"field": error.field, "message": error.message}]
+    if isinstance(error, index.EncoderOutputError):
+        members["items"] = list(error.items)
+    if problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        _logger.error("%s %s: %s", request.method, request.url.path, error)
+    _count(request, problem.slug)
+    return problem_response(problem, str(error), _HEADERS.get(type(error)), **members)
+
+
+async def _answer_validation_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ValidationError)  # registered for this class
+    problem = PROBLEMS[InvalidRequestError]
+    errors = [
+        {"field": _field(item["loc"]), "message": item["msg"]}
+        for item in error.errors(include_url=False, include_context=False, include_input=False)
+    ]
+    first = errors[0]
+    detail = f"{first['field']}: {first['message']}" if first["field"] else first["message"]
+    _count(request, problem.slug)
+    return problem_response(problem, detail, errors=errors)
+
+
+async def _answer_http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # registered for this class
+    status = HTTPStatus(error.status_code)
+    problem = Problem(status, status.phrase.lower().replace(" ", "-"), status.phrase)
+    detail = f"{request.method} {request.url.path}: {status.description or status.phrase}"
+    return problem_response(problem, detail, dict(error.headers or {}))
+
+
+def _field(location: tuple[int | str, ...]) -> str:
+    """Write `("input", 3)` as `input[3]`."""
+    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in location]
+    return "".join(parts).removeprefix(".")
+
+
+def _count(request: Request, slug: str) -> None:
+    request.app.state.metrics.rejected(slug)

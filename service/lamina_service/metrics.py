@@ -1,0 +1,130 @@
+"""Prometheus metrics, kept cheap: every label set is bound once.
+
+Where `PROMETHEUS_MULTIPROC_DIR` is set (several workers), values lie in files of that folder and
+any worker reports the sum of all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+    multiprocess,
+)
+
+MULTIPROCESS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+_SECONDS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+
+
+class Metrics:
+    """The service's metrics, all named `lamina_*`."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "lamina_requests",
+            "Requests answered.",
+            ("method", "route", "status"),
+            registry=self._registry,
+        )
+        self._request_seconds = Histogram(
+            "lamina_request_seconds",
+            "Seconds from a request's head to the end of its reply.",
+            ("route",),
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self._stage_seconds = Histogram(
+            "lamina_stage_seconds",
+            "Seconds of a search by stage: queue, encode, search, fetch.",
+            ("stage",),
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self._rejected = Counter(
+            "lamina_rejected",
+            "Requests answered with a problem document, by the end of its type.",
+            ("reason",),
+            registry=self._registry,
+        )
+        self._queue_depth = Gauge(
+            "lamina_queue_depth",
+            "Texts waiting for the encoder or in it.",
+            registry=self._registry,
+            multiprocess_mode="livesum",
+        )
+        self._documents = Gauge(
+            "lamina_collection_documents",
+            "Documents in a collection.",
+            ("collection",),
+            registry=self._registry,
+            multiprocess_mode="livemax",
+        )
+        self._bytes = Gauge(
+            "lamina_collection_bytes",
+            "Bytes of a collection's index and database.",
+            ("collection",),
+            registry=self._registry,
+            multiprocess_mode="livemax",
+        )
+        self._encoder = Gauge(
+            "lamina_encoder",
+            "1 for the encoder in use and the provider that runs it.",
+            ("encoder", "precision", "provider"),
+            registry=self._registry,
+            multiprocess_mode="livemax",
+        )
+        self.set_queue_depth = self._queue_depth.set
+        self._bound_requests: dict[tuple[str, str, int], Counter] = {}
+        self._bound_routes: dict[str, Histogram] = {}
+        self._bound_stages = {
+            stage: self._stage_seconds.labels(stage)
+            for stage in ("queue", "encode", "search", "fetch")
+        }
+
+    def requested(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count an answered request."""
+        key = (method, route, status)
+        counter = self._bound_requests.get(key)
+        if counter is None:
+            counter = self._bound_requests[key] = self._requests.labels(method, route, status)
+        counter.inc()
+        histogram = self._bound_routes.get(route)
+        if histogram is None:
+            histogram = self._bound_routes[route] = self._request_seconds.labels(route)
+        histogram.observe(seconds)
+
+    def searched(self, stage_seconds: Mapping[str, float]) -> None:
+        """Count a search's time by stage."""
+        for stage, seconds in stage_seconds.items():
+            self._bound_stages[stage].observe(seconds)
+
+    def rejected(self, reason: str) -> None:
+        """Count a problem document."""
+        self._rejected.labels(reason).inc()
+
+    def collection_opened(self, name: str, *, documents: int, size_bytes: int) -> None:
+        """Tell a collection's size."""
+        self._documents.labels(name).set(documents)
+        self._bytes.labels(name).set(size_bytes)
+
+    def encoder_loaded(self, name: str, precision: str, provider: str) -> None:
+        """Tell which encoder runs where."""
+        self._encoder.labels(name, precision, provider).set(1)
+
+    def render(self) -> bytes:
+        """Write all metrics, of all workers, in Prometheus' text format."""
+        if MULTIPROCESS_FOLDER not in os.environ:
+            return generate_latest(self._registry)
+        together = CollectorRegistry()
+        multiprocess.MultiProcessCollector(together)  # type: ignore[no-untyped-call] # untyped there
+        return generate_latest(together)

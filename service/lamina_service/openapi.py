@@ -1,0 +1,57 @@
+"""OpenAPI that tells the whole truth: problem documents, keys, and the limits in force."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Security
+from fastapi.openapi.utils import get_openapi
+from fastapi.security import HTTPBearer
+
+from lamina_service.errors import PROBLEM_MEDIA_TYPE
+from lamina_service.schemas import ProblemReply
+
+BEARER = Security(
+    HTTPBearer(
+        scheme_name="key",
+        description="A key from `lamina keys create`; needed once one was made.",
+        auto_error=False,
+    )
+)
+"""Documents that a route needs a key; `DirectRoute` checks it."""
+
+_REFERENCE = "#/components/schemas/Problem"
+_ALWAYS = (401, 403, 500, 503)
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Document the problem statuses of a route that needs a key."""
+    return {
+        status: {
+            "description": HTTPStatus(status).phrase,
+            "content": {PROBLEM_MEDIA_TYPE: {"schema": {"$ref": _REFERENCE}}},
+        }
+        for status in sorted({*statuses, *_ALWAYS})
+    }
+
+
+class DocumentedApi(FastAPI):
+    """FastAPI whose OpenAPI also has the schema that `problems` refers to."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Write the document once."""
+        if self.openapi_schema is None:
+            schema = get_openapi(
+                title=self.title,
+                version=self.version,
+                description=self.description,
+                routes=self.routes,
+                tags=self.openapi_tags,
+            )
+            model = ProblemReply.model_json_schema(ref_template="#/components/schemas/{model}")
+            schemas = schema.setdefault("components", {}).setdefault("schemas", {})
+            schemas.update(model.pop("$defs"))
+            schemas["Problem"] = model
+            self.openapi_schema = schema
+        return self.openapi_schema

@@ -1,0 +1,122 @@
+// The search page. Texts come from strangers: they only ever become text nodes.
+
+const TOP_K = 20;
+const PAUSE_MS = 120; // typing rests this long before a search is sent
+const element = (id) => document.getElementById(id);
+const [form, query, collection, unlock, key] =
+  ["search", "query", "collection", "unlock", "key"].map(element);
+let running = new AbortController();
+let timer;
+
+async function call(path, options = {}) {
+  const headers = { "Content-Type": "application/json" };
+  const token = sessionStorage.getItem("lamina-key");
+  if (token) headers.Authorization = `Bearer ${token}`;
+  const reply = await fetch(path, { ...options, headers });
+  const body = await reply.json().catch(() => ({ title: `The service answered ${reply.status}` }));
+  if (reply.status === 401) {
+    unlock.hidden = false;
+    key.focus();
+  }
+  if (!reply.ok) throw new Error(body.detail ?? body.title);
+  return body;
+}
+
+function show(error) {
+  element("error").textContent = error?.message ?? "";
+  element("error").hidden = !error;
+}
+
+function line(tag, className, text) {
+  const node = document.createElement(tag);
+  node.className = className;
+  node.textContent = text;
+  return node;
+}
+
+function item(hit) {
+  const node = document.createElement("li");
+  node.tabIndex = -1;
+  node.append(line("p", "text", hit.text), line("span", "score", hit.score.toFixed(3)));
+  const metadata = Object.entries(hit.metadata).map(([name, value]) => `${name}: ${value}`);
+  if (metadata.length) node.append(line("span", "metadata", metadata.join(" · ")));
+  node.append(line("span", "id", hit.id));
+  return node;
+}
+
+async function search() {
+  clearTimeout(timer);
+  running.abort();
+  running = new AbortController();
+  const text = query.value.trim();
+  const where = new URLSearchParams({ collection: collection.value, q: text });
+  history.replaceState(null, "", text ? `?${where}` : location.pathname);
+  if (!text || !collection.value) {
+    element("hits").replaceChildren();
+    element("status").textContent = "";
+    show(null);
+    return;
+  }
+  const started = performance.now();
+  try {
+    const reply = await call(`v1/collections/${encodeURIComponent(collection.value)}/search`, {
+      method: "POST",
+      body: JSON.stringify({ query: text, top_k: TOP_K }),
+      signal: running.signal,
+    });
+    element("hits").replaceChildren(...reply.hits.map(item));
+    const cut = reply.truncated ? `, the query was cut at ${reply.token_count} tokens` : "";
+    const total = Math.round(performance.now() - started);
+    element("status").textContent =
+      `${reply.hits.length} results in ${reply.took.total.toFixed(1)} ms (${total} ms in all)${cut}`;
+    show(null);
+  } catch (error) {
+    if (error.name === "AbortError") return; // a newer search is on its way
+    element("hits").replaceChildren();
+    element("status").textContent = "";
+    show(error);
+  }
+}
+
+async function start() {
+  try {
+    const { collections } = await call("v1/collections");
+    const open = collections.filter((found) => found.status === "open");
+    collection.replaceChildren(...open.map(({ name }) => new Option(name)));
+    if (!open.length) throw new Error("No collection can be searched here yet: `lamina index build` makes one.");
+    const asked = new URLSearchParams(location.search);
+    if (open.some(({ name }) => name === asked.get("collection"))) collection.value = asked.get("collection");
+    query.value ||= asked.get("q") ?? "";
+    unlock.hidden = true;
+    show(null);
+    await search();
+  } catch (error) {
+    show(error);
+  }
+}
+
+function step(event) {
+  const hits = [...element("hits").children];
+  const at = hits.indexOf(document.activeElement);
+  const to = at + (event.key === "ArrowDown" ? 1 : -1);
+  if (to >= 0 && to < hits.length) hits[to].focus();
+  else if (to < 0) query.focus();
+  event.preventDefault();
+}
+
+form.addEventListener("submit", (event) => { event.preventDefault(); search(); });
+query.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(search, PAUSE_MS); });
+collection.addEventListener("change", search);
+unlock.addEventListener("submit", (event) => {
+  event.preventDefault();
+  sessionStorage.setItem("lamina-key", key.value.trim());
+  key.value = "";
+  start().then(() => query.focus());
+});
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.matches("input, select");
+  if (event.key === "/" && !typing) { event.preventDefault(); query.select(); }
+  else if (event.key.startsWith("Arrow") && !event.target.matches("select") && /Up|Down/.test(event.key)) step(event);
+});
+
+start();

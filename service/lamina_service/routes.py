@@ -1,0 +1,110 @@
+"""Collections under /v1: handlers check, queue the work, and send the bytes that come back."""
+
+from __future__ import annotations
+
+import orjson
+from fastapi import APIRouter, Request, Response
+
+from lamina_index.errors import DocumentNotFoundError
+from lamina_service.direct_route import ReadRoute
+from lamina_service.openapi import BEARER, problems
+from lamina_service.schemas import (
+    BatchReply,
+    BatchRequest,
+    CollectionReply,
+    CollectionsReply,
+    Document,
+    SearchParameters,
+    SearchReply,
+    SearchRequest,
+)
+from lamina_service.searching import SearchJob
+from lamina_service.service import Service
+
+router = APIRouter(prefix="/v1", route_class=ReadRoute, dependencies=[BEARER])
+
+
+@router.post(
+    "/collections/{collection}/search",
+    tags=["search"],
+    response_model=SearchReply,
+    responses=problems(404, 409, 413, 415, 422, 429),
+)
+async def search(request: Request, collection: str, body: SearchRequest) -> Response:
+    """Find the documents nearest in meaning to a query text, or nearest to a vector."""
+    service: Service = request.app.state.service
+    job = SearchJob.checked(service, collection, body)
+    return (await service.searches.run(SearchJob.run, job)).response()
+
+
+@router.get(
+    "/collections/{collection}/search",
+    tags=["search"],
+    response_model=SearchReply,
+    responses=problems(404, 409, 422, 429),
+)
+async def search_by_link(
+    request: Request, collection: str, parameters: SearchParameters
+) -> Response:
+    """Find documents by a query text in the address."""
+    return await search(request, collection, parameters.as_request())
+
+
+@router.post(
+    "/collections/{collection}/search/batch",
+    tags=["search"],
+    response_model=BatchReply,
+    responses=problems(404, 409, 413, 415, 422, 429),
+)
+async def search_batch(request: Request, collection: str, body: BatchRequest) -> Response:
+    """Run several searches; they are spread over the worker's threads."""
+    service: Service = request.app.state.service
+    service.check_batch("searches", len(body.searches))
+    jobs = [
+        SearchJob.checked(service, collection, search, part=f"searches[{position}].")
+        for position, search in enumerate(body.searches)
+    ]
+    answers = await service.searches.map(SearchJob.run, jobs)
+    return _json({"results": [orjson.Fragment(answer.body) for answer in answers]})
+
+
+@router.get(
+    "/collections/{collection}/documents/{document_id:path}",
+    tags=["documents"],
+    response_model=Document,
+    responses=problems(404, 409, 429),
+)
+async def get_document(request: Request, collection: str, document_id: str) -> Response:
+    """Give one document; its id may hold slashes, quoted or not."""
+    service: Service = request.app.state.service
+    searcher = service.catalog.get(collection)
+    found = await service.reads.run(searcher.get, document_id)
+    if found is None:
+        raise DocumentNotFoundError(f"collection {collection!r} has no document {document_id!r}")
+    return _json({"id": found.id, "text": found.text, "metadata": found.metadata})
+
+
+@router.get(
+    "/collections", tags=["collections"], response_model=CollectionsReply, responses=problems(429)
+)
+async def list_collections(request: Request) -> Response:
+    """List all collections, also those that could not be opened."""
+    service: Service = request.app.state.service
+    names = service.catalog.names()
+    return _json({"collections": await service.reads.map(service.catalog.describe, names)})
+
+
+@router.get(
+    "/collections/{collection}",
+    tags=["collections"],
+    response_model=CollectionReply,
+    responses=problems(404, 429),
+)
+async def get_collection(request: Request, collection: str) -> Response:
+    """Tell a collection's size, fields, encoder and state."""
+    service: Service = request.app.state.service
+    return _json(await service.reads.run(service.catalog.describe, collection))
+
+
+def _json(content: object) -> Response:
+    return Response(orjson.dumps(content), media_type="application/json")

@@ -1,0 +1,328 @@
+"""Request and response bodies. Requests are strict: no unknown keys, no "10" for 10."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, model_validator
+from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import PydanticCustomError
+
+from lamina_index.encoder import Role
+from lamina_index.manifest import Metadata
+
+MAX_TOP_K = 1000
+MAX_WINDOW = 10_000
+"""`offset + top_k` may not go beyond."""
+MAX_DIMENSION = 16_384
+MAX_FIELDS = 1000
+
+
+def _check_range(low: int, high: int, value: Any) -> Any:
+    """Refuse anything but an integer of the range, telling the whole range."""
+    if type(value) is not int or not low <= value <= high:
+        raise PydanticCustomError("range", f"expected an integer from {low} to {high}")
+    return value
+
+
+def _from_digits(value: Any) -> Any:
+    """Read an integer of a query string; what is none is left for the range check to refuse."""
+    return int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 20 else value
+
+
+def _refuse_tokens(value: Any) -> Any:
+    """Tell users of token arrays, which the OpenAI shape allows, what to send instead."""
+    if isinstance(value, list) and any(isinstance(item, int | list) for item in value):
+        raise PydanticCustomError("tokens", "token arrays are not taken; send a text or texts")
+    return value
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+TopK = Annotated[
+    int, BeforeValidator(partial(_check_range, 1, MAX_TOP_K)), Field(ge=1, le=MAX_TOP_K)
+]
+Offset = Annotated[
+    int, BeforeValidator(partial(_check_range, 0, MAX_WINDOW - 1)), Field(ge=0, lt=MAX_WINDOW)
+]
+MinScore = Annotated[FiniteFloat, Field(ge=-1, le=1)]
+FieldNames = Annotated[list[str], Field(max_length=MAX_FIELDS)]
+
+_WINDOW = "how many hits to pass over; offset + top_k may not exceed 10000"
+_FIELDS = "metadata fields to return; by default all"
+_MIN_SCORE = "leave out hits of a lower cosine"
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class _Reply(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SearchRequest(_Request):
+    """What to search for, as a text or as a vector, and what to return of it."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [{"required": ["query"]}, {"required": ["vector"]}],
+            "examples": [{"query": "how do I read a file line by line", "top_k": 3}],
+        }
+    )
+
+    query: str | SkipJsonSchema[None] = Field(None, description="text; longer than a limit is 422")
+    vector: (
+        Annotated[list[FiniteFloat], Field(min_length=1, max_length=MAX_DIMENSION)]
+        | (SkipJsonSchema[None])
+    ) = Field(None, description="of the collection's dimension; normalised here, so not all zero")
+    top_k: TopK = 10
+    offset: Offset = Field(0, description=_WINDOW)
+    fields: FieldNames | None = Field(None, description=_FIELDS)
+    min_score: MinScore | None = Field(None, description=_MIN_SCORE)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.query is None) == (self.vector is None) or self._has_null:
+            raise PydanticCustomError("one_of", "expected either a query or a vector")
+        if (last := self.offset + self.top_k) > MAX_WINDOW:
+            raise PydanticCustomError("window", f"offset + top_k is {last}, expected at most 10000")
+        return self
+
+    @property
+    def _has_null(self) -> bool:
+        return {"query", "vector"} <= self.model_fields_set
+
+
+class SearchParameters(BaseModel):
+    """The same for a query string, where every value arrives as text."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    q: str = Field(description="text to search for")
+    top_k: Annotated[TopK, BeforeValidator(_from_digits)] = 10
+    offset: Annotated[Offset, BeforeValidator(_from_digits)] = Field(0, description=_WINDOW)
+    fields: Annotated[FieldNames, BeforeValidator(_as_list)] | None = Field(
+        None, description=_FIELDS
+    )
+    min_score: MinScore | None = Field(None, description=_MIN_SCORE)
+
+    def as_request(self) -> SearchRequest:
+        """Give the body that asks the same."""
+        return SearchRequest(query=self.q, **self.model_dump(exclude={"q"}))
+
+
+class BatchRequest(_Request):
+    """Several searches; one that is refused refuses all."""
+
+    searches: Annotated[list[SearchRequest], Field(min_length=1)]
+
+
+class EmbeddingsRequest(_Request):
+    """Texts to embed, in the shape of OpenAI's API."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"input": ["first text", "second text"]}]}
+    )
+
+    input: Annotated[
+        str | Annotated[list[str], Field(min_length=1)], BeforeValidator(_refuse_tokens)
+    ] = Field(description="a text or texts; none may be blank")
+    model: str | None = Field(None, description="the loaded encoder's name, or `default`")
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(None, description="the encoder's own, if given")
+    user: str | None = Field(None, description="taken for compatibility, not used")
+    input_type: Role = Field("document", description="which of the encoder's prompts to apply")
+
+
+class Scores(_Reply):
+    """The score of each leg of a search."""
+
+    dense: float = Field(description="cosine")
+
+
+class Hit(_Reply):
+    """One result."""
+
+    id: str
+    score: float = Field(description="orders the hits, higher is better; here the cosine")
+    scores: Scores
+    rank: int = Field(description="1 for the best of all, so counting from before `offset`")
+    text: str
+    metadata: Metadata
+
+
+class Took(_Reply):
+    """Milliseconds by stage; `total` also counts what lies between the stages."""
+
+    queue: float = Field(description="waiting for a thread")
+    encode: float = Field(description="text to vector")
+    search: float = Field(description="vector to candidates, scored exactly")
+    fetch: float = Field(description="texts and metadata of the hits")
+    total: float
+
+
+class SearchReply(_Reply):
+    """Hits, best first; equal scores by id."""
+
+    hits: list[Hit]
+    top_k: int
+    offset: int
+    token_count: int = Field(description="tokens of the query that were read; 0 for a vector")
+    truncated: bool = Field(description="whether the query was longer than the encoder reads")
+    took: Took
+
+
+class BatchReply(_Reply):
+    """A reply for each search, in order."""
+
+    results: list[SearchReply]
+
+
+class Document(_Reply):
+    """A document as it is kept."""
+
+    id: str
+    text: str
+    metadata: Metadata
+
+
+class CollectionProblem(_Reply):
+    """Why a collection is not served; the same answers requests for it."""
+
+    type: str
+    detail: str
+
+
+class CollectionReply(BaseModel):
+    """A collection's state; all but the first three only where it is open."""
+
+    model_config = ConfigDict(title="Collection", frozen=True)
+
+    name: str
+    status: Literal["open", "failed"]
+    problem: CollectionProblem | None = None
+    count: int | None = Field(None, description="documents")
+
+
+class CollectionsReply(_Reply):
+    """All collections, by name."""
+
+    collections: list[CollectionReply]
+
+
+class LiveReply(_Reply):
+    """The process is alive."""
+
+    status: Literal["alive"]
+
+
+class CollectionCounts(_Reply):
+    """How many collections are served and how many could not be opened."""
+
+    open: int
+    failed: int
+
+
+class ReadyReply(_Reply):
+    """The service can answer."""
+
+    status: Literal["ready", "degraded"]
+    provider: str = Field(description="ONNX Runtime's, as it really runs")
+    collections: CollectionCounts
+
+
+class EncoderInfo(_Reply):
+    """The loaded encoder."""
+
+    name: str
+    precision: Literal["fp32", "fp16", "int8"]
+    fingerprint: str
+    dimension: int
+    max_tokens: int
+    provider: str
+
+
+class QueueInfo(_Reply):
+    """Texts waiting or running in this worker, and how many it admits."""
+
+    depth: int
+    capacity: int
+
+
+class InfoReply(_Reply):
+    """What runs here."""
+
+    encoder: EncoderInfo
+    threads: int = Field(description="texts that this worker encodes at once")
+    workers: int
+    queue: QueueInfo
+    versions: dict[str, str]
+    collections: list[CollectionReply]
+
+
+class Embedding(_Reply):
+    """One embedding, a unit vector."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str = Field(description="numbers, or base64 of little-endian float32")
+    token_count: int = Field(description="tokens that were read")
+    truncated: bool = Field(description="whether the text was longer than the encoder reads")
+
+
+class Usage(_Reply):
+    """Tokens that were read, over all texts."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsReply(_Reply):
+    """Embeddings in the order of the texts."""
+
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: Usage
+
+
+class Model(_Reply):
+    """An encoder."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    dimension: int
+    max_tokens: int
+
+
+class ModelsReply(_Reply):
+    """The loaded encoder, as a list of one."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
+class FieldProblem(_Reply):
+    """What is wrong with one part of a request."""
+
+    field: str = Field(description="such as `input[3]`; empty for the whole")
+    message: str
+
+
+class ProblemReply(BaseModel):
+    """RFC 9457 problem details; further members depend on the type."""
+
+    model_config = ConfigDict(title="Problem", extra="allow")
+
+    type: str = Field(description="a stable URI, listed in docs/api.md")
+    title: str
+    status: int
+    detail: str
+    errors: list[FieldProblem] | None = None
+    items: list[int] | None = None

@@ -1,0 +1,137 @@
+"""From a search request to the bytes of its reply: checked on the event loop, done on a thread."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+from fastapi import Response
+from numpy.typing import NDArray
+
+from lamina_index.errors import BlankTextError
+from lamina_index.searcher import Hit, Searcher, SearchResult
+from lamina_service.errors import InvalidRequestError
+from lamina_service.metrics import Metrics
+from lamina_service.schemas import SearchRequest
+from lamina_service.service import Service
+
+STAGES = ("queue", "encode", "search", "fetch")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A written reply and its milliseconds by stage."""
+
+    body: bytes
+    took: dict[str, float]
+
+    def response(self) -> Response:
+        """Make the response, with the stages as a Server-Timing header too."""
+        timing = ", ".join(f"{stage};dur={value}" for stage, value in self.took.items())
+        return Response(self.body, headers={"Server-Timing": timing}, media_type="application/json")
+
+
+@dataclass(frozen=True, slots=True)
+class SearchJob:
+    """A checked search, and when it was queued.
+
+    Attributes:
+        vector: (D,) float32, a unit vector, where the request has one.
+        part: Which part of a batch this is, such as `searches[3].`; empty for a search alone.
+    """
+
+    searcher: Searcher
+    request: SearchRequest
+    vector: NDArray[np.float32] | None
+    part: str
+    metrics: Metrics
+    queued_at: float
+
+    @classmethod
+    def checked(
+        cls, service: Service, collection: str, request: SearchRequest, part: str = ""
+    ) -> SearchJob:
+        """Check what can be told without searching.
+
+        Raises:
+            CollectionNotFoundError: If there is no such collection.
+            InvalidRequestError: If text, vector or fields do not fit it.
+        """
+        searcher = service.catalog.get(collection)
+        service.check_text(f"{part}query", request.query)
+        unknown = set(request.fields or ()).difference(searcher.fields)
+        if unknown:
+            known = ", ".join(sorted(searcher.fields)) or "none"
+            raise InvalidRequestError(
+                f"{part}fields", f"no such metadata: {min(unknown)!r}; there is: {known}"
+            )
+        vector = None
+        if request.vector is not None:
+            vector = _unit_vector(f"{part}vector", request.vector, searcher.dimension)
+        return cls(searcher, request, vector, part, service.metrics, time.perf_counter())
+
+    def run(self) -> Answer:
+        """Search, and write the reply."""
+        began = time.perf_counter()
+        try:
+            result = self._search()
+        except BlankTextError as error:
+            raise BlankTextError(f"{self.part}query: {error}") from error
+        seconds = {"queue": began - self.queued_at, **result.took}
+        self.metrics.searched(seconds)
+        took = {stage: round(seconds.get(stage, 0.0) * 1000, 3) for stage in STAGES}
+        took["total"] = round((time.perf_counter() - self.queued_at) * 1000, 3)
+        reply = {
+            "hits": [_hit(hit, self.request.fields) for hit in result.hits],
+            "top_k": self.request.top_k,
+            "offset": self.request.offset,
+            "token_count": result.token_count,
+            "truncated": result.truncated,
+            "took": took,
+        }
+        return Answer(orjson.dumps(reply), took)
+
+    def _search(self) -> SearchResult:
+        wanted = self.request
+        if self.vector is not None:
+            return self.searcher.search_embedding(
+                self.vector, top_k=wanted.top_k, offset=wanted.offset, min_score=wanted.min_score
+            )
+        assert wanted.query is not None  # the request has one or the other
+        return self.searcher.search(
+            wanted.query, top_k=wanted.top_k, offset=wanted.offset, min_score=wanted.min_score
+        )
+
+
+def _hit(hit: Hit, fields: list[str] | None) -> dict[str, Any]:
+    metadata = hit.metadata
+    if fields is not None:
+        metadata = {name: metadata[name] for name in fields if name in metadata}
+    return {
+        "id": hit.id,
+        "score": hit.score,
+        "scores": {"dense": hit.score},
+        "rank": hit.rank,
+        "text": hit.text,
+        "metadata": metadata,
+    }
+
+
+def _unit_vector(field: str, values: list[float], dimension: int) -> NDArray[np.float32]:
+    """Normalise a vector, however large or small its numbers; (D,) float32.
+
+    Raises:
+        InvalidRequestError: If it has another dimension or is zero.
+    """
+    if len(values) != dimension:
+        raise InvalidRequestError(field, f"{len(values)} numbers, expected {dimension}")
+    vector = np.array(values)
+    largest = np.abs(vector).max()
+    if largest == 0:
+        raise InvalidRequestError(field, "all zero, so it has no direction")
+    vector /= largest
+    vector /= np.linalg.norm(vector)
+    return vector.astype(np.float32)

@@ -1,0 +1,133 @@
+"""What the routes stand on: encoder, collections, queue, keys and metrics, opened together."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import platform
+import sqlite3
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Self
+
+from lamina_index.encoder import OnnxEncoder
+from lamina_index.runtime import available_threads
+from lamina_service.catalog import Catalog
+from lamina_service.errors import InvalidRequestError
+from lamina_service.keys import KeyStore
+from lamina_service.metrics import Metrics
+from lamina_service.settings import Settings
+from lamina_service.work_queue import WorkQueue
+
+_READ_THREADS = 2
+_PACKAGES = (
+    "lamina-search",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "tokenizers",
+    "faiss-cpu",
+    "numpy",
+    "fastapi",
+    "uvicorn",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One worker's state.
+
+    Attributes:
+        searches: Runs whatever needs the encoder or scans vectors.
+        reads: Runs short reads of the database, which a full queue of searches does not hold up.
+    """
+
+    settings: Settings
+    metrics: Metrics
+    keys: KeyStore
+    encoder: OnnxEncoder
+    catalog: Catalog
+    searches: WorkQueue
+    reads: WorkQueue
+
+    @classmethod
+    def open(cls, settings: Settings, metrics: Metrics) -> Self:
+        """Load the encoder and open every collection of the data folder.
+
+        Raises:
+            LaminaError: If the keys or the encoder cannot be had. A collection that cannot be
+                opened is no such error; see `Catalog`.
+        """
+        keys = KeyStore.open(settings.data)
+        threads = settings.threads or max(1, available_threads() // settings.workers)
+        encoder = OnnxEncoder.load(
+            settings.encoder,
+            precision=settings.precision,
+            device=settings.device,
+            threads=1,  # each of the queue's threads runs one text at a time
+        )
+        metrics.encoder_loaded(encoder.name, encoder.precision, encoder.provider)
+        catalog = Catalog(settings.data, encoder, metrics)
+        catalog.open_all()
+        searches = WorkQueue(
+            "search",
+            threads=threads,
+            capacity=settings.queue_size,
+            on_depth=metrics.set_queue_depth,
+        )
+        reads = WorkQueue("read", threads=_READ_THREADS, capacity=settings.queue_size)
+        return cls(settings, metrics, keys, encoder, catalog, searches, reads)
+
+    def close(self) -> None:
+        """Finish what is queued and close everything."""
+        self.searches.close()
+        self.reads.close()
+        self.catalog.close()
+        self.encoder.close()
+        self.keys.close()
+
+    def check_text(self, field: str, text: str | None) -> None:
+        """Refuse a text longer than the limit.
+
+        Raises:
+            InvalidRequestError: If so.
+        """
+        limit = self.settings.max_text_chars
+        if text is not None and len(text) > limit:
+            raise InvalidRequestError(field, f"{len(text)} characters, expected at most {limit}")
+
+    def check_batch(self, field: str, count: int) -> None:
+        """Refuse more items in one request than the limit.
+
+        Raises:
+            InvalidRequestError: If so.
+        """
+        limit = self.settings.max_batch
+        if count > limit:
+            raise InvalidRequestError(field, f"{count} items, expected at most {limit}")
+
+    def describe(self) -> dict[str, Any]:
+        """Tell what runs here, for `/info`."""
+        return {
+            "encoder": {
+                "name": self.encoder.name,
+                "precision": self.encoder.precision,
+                "fingerprint": self.encoder.fingerprint,
+                "dimension": self.encoder.dimension,
+                "max_tokens": self.encoder.max_tokens,
+                "provider": self.encoder.provider,
+            },
+            "threads": self.searches.threads,
+            "workers": self.settings.workers,
+            "queue": {"depth": self.searches.depth, "capacity": self.searches.capacity},
+            "versions": _versions(),
+            "collections": [self.catalog.describe(name) for name in self.catalog.names()],
+        }
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "sqlite": sqlite3.sqlite_version}
+    for package in _PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found

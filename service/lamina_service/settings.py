@@ -1,0 +1,78 @@
+"""Settings, read once at the edge: flags over `LAMINA_*` environment variables over defaults."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from lamina_index.encoder import Device
+from lamina_index.manifest import Precision
+from lamina_service.errors import SettingsError
+
+PREFIX = "LAMINA_"
+
+
+class Settings(BaseSettings):
+    """Everything that can be set; each name is also the variable `LAMINA_<NAME>`."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+
+    data: Path = Field(Path("data"), description="folder of the collections and service.sqlite")
+    host: str = Field("127.0.0.1", description="address to bind; others than loopback need a key")
+    port: int = Field(7650, ge=0, le=65535, description="port to bind; 0 takes a free one")
+    workers: int = Field(1, ge=1, le=256, description="processes that answer")
+    encoder: str = Field("default", description="bundled encoder's name, or an encoder folder")
+    precision: Precision | None = Field(None, description="graph to run; by default the fastest")
+    device: Device = Field("auto", description="cuda refuses to start where CUDA does not run it")
+    threads: int | None = Field(
+        None, ge=1, le=1024, description="texts encoded at once by a worker; CPUs / workers"
+    )
+    queue_size: int = Field(
+        128, ge=1, description="texts waiting or running in a worker beyond which it answers 429"
+    )
+    max_body_bytes: int = Field(2 * 1024 * 1024, ge=1024, description="longest request body")
+    max_text_chars: int = Field(32_768, ge=1, description="longest query or text to embed")
+    max_batch: int = Field(256, ge=1, description="most searches or texts in one request")
+    metrics: Literal["key", "open", "off"] = Field(
+        "key", description="/metrics needs a key like the rest, none, or does not exist"
+    )
+    docs: bool = Field(True, description="whether /docs and /openapi.json exist")
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @classmethod
+    def load(cls, **flags: Any) -> Settings:
+        """Read the environment; flags that are not None override it.
+
+        Raises:
+            SettingsError: If a `LAMINA_*` variable is unknown or a value does not fit.
+        """
+        _refuse_unknown(os.environ)
+        try:
+            return cls(**{name: value for name, value in flags.items() if value is not None})
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = str(first["loc"][0]) if first["loc"] else ""
+            raise SettingsError(
+                f"{PREFIX}{name.upper()} (--{name.replace('_', '-')}): {first['msg']}, "
+                f"found {first['input']!r}"
+            ) from error
+
+    def environment(self) -> dict[str, str]:
+        """Write the settings as variables, for worker processes."""
+        values = self.model_dump(mode="json", exclude_none=True)
+        return {f"{PREFIX}{name.upper()}": str(value) for name, value in values.items()}
+
+
+def _refuse_unknown(environment: Mapping[str, str]) -> None:
+    known = [f"{PREFIX}{name.upper()}" for name in Settings.model_fields]
+    for name in sorted(environment):
+        if name.upper().startswith(PREFIX) and name.upper() not in known:
+            near = difflib.get_close_matches(name.upper(), known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+            raise SettingsError(f"{name}: no such setting; {hint}")
