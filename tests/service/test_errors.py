@@ -1,0 +1,42 @@
+import importlib
+import pkgutil
+
+import pytest
+
+import lamina_index
+import lamina_service
+from lamina_index.errors import LaminaError
+from lamina_service.errors import PROBLEMS, problem_of
+
+
+def _every_error(kind: type[LaminaError] = LaminaError) -> set[type[LaminaError]]:
+    return {kind, *(found for child in kind.__subclasses__() for found in _every_error(child))}
+
+
+def _import_everything() -> None:
+    for package in (lamina_index, lamina_service):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
+
+
+def test_every_error_has_its_own_line_in_the_table() -> None:
+    _import_everything()
+    ours = {kind for kind in _every_error() if kind.__module__.startswith("lamina_")}
+    assert ours == set(PROBLEMS)
+
+
+def test_problem_slugs_are_distinct() -> None:
+    slugs = [problem.slug for problem in PROBLEMS.values()]
+    assert len(slugs) == len(set(slugs))
+
+
+def test_an_error_without_a_line_is_answered_as_its_parent() -> None:
+    parent = next(kind for kind in PROBLEMS if kind is not LaminaError)
+    child = type("ChildError", (parent,), {"__module__": "test"})
+    assert problem_of(child("found")) is PROBLEMS[parent]
+
+
+@pytest.mark.parametrize("kind", PROBLEMS, ids=lambda kind: kind.__name__)
+def test_statuses_tell_errors(kind: type[LaminaError]) -> None:
+    assert 400 <= PROBLEMS[kind].status <= 599

@@ -1,0 +1,49 @@
+from pathlib import Path
+
+import pytest
+
+from lamina_service.errors import SettingsError
+from lamina_service.settings import Settings
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The suite's own LAMINA_SHARED_DATA is no setting of the service."""
+    monkeypatch.delenv("LAMINA_SHARED_DATA", raising=False)
+
+
+def test_a_flag_overrides_the_environment_and_the_environment_the_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LAMINA_PORT", "7000")
+    monkeypatch.setenv("LAMINA_WORKERS", "3")
+    settings = Settings.load(port=8000, workers=None)
+    assert (settings.port, settings.workers, settings.host) == (8000, 3, "127.0.0.1")
+
+
+def test_an_unknown_variable_is_an_error_that_names_the_near_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LAMINA_WORKER", "3")
+    with pytest.raises(SettingsError, match=r"LAMINA_WORKER: .* did you mean LAMINA_WORKERS"):
+        Settings.load()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("port", 70_000), ("workers", 0), ("device", "tpu"), ("precision", "int4"), ("threads", -1)],
+)
+def test_a_value_that_does_not_fit_is_an_error_that_names_it(name: str, value: object) -> None:
+    with pytest.raises(SettingsError, match=rf"LAMINA_{name.upper()} \(--{name}\)"):
+        Settings.load(**{name: value})
+
+
+def test_settings_written_as_environment_read_back_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = Settings.load(
+        data=Path("some where"), precision="fp32", threads=2, docs=False, metrics="off"
+    )
+    for name, value in settings.environment().items():
+        monkeypatch.setenv(name, value)
+    assert Settings.load() == settings

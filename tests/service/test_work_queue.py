@@ -1,0 +1,110 @@
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from lamina_service.errors import QueueFullError
+from lamina_service.work_queue import WorkQueue
+
+
+@pytest.fixture
+def depths() -> list[int]:
+    return []
+
+
+@pytest.fixture
+def queue(depths: list[int]) -> Iterator[WorkQueue]:
+    queue = WorkQueue("test", threads=1, capacity=4, on_depth=depths.append)
+    yield queue
+    queue.close()
+
+
+def test_results_come_in_the_order_of_the_items() -> None:
+    queue = WorkQueue("test", threads=4, capacity=100)
+
+    def slow_first(number: int) -> int:
+        time.sleep(0.02 if number == 0 else 0)
+        return number * number
+
+    assert asyncio.run(queue.map(slow_first, range(20))) == [n * n for n in range(20)]
+    queue.close()
+
+
+def test_a_full_queue_refuses_at_once_and_admits_again_when_work_is_done(
+    queue: WorkQueue, depths: list[int]
+) -> None:
+    gate = threading.Event()
+
+    async def scenario() -> None:
+        admitted = [asyncio.ensure_future(queue.run(gate.wait, 10)) for _ in range(4)]
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFullError, match="limit is 4"):
+            await queue.run(gate.wait, 10)
+        gate.set()
+        assert await asyncio.gather(*admitted) == [True] * 4
+        assert await queue.run(str, 1) == "1"
+
+    asyncio.run(scenario())
+    assert depths == [1, 2, 3, 4, 3, 2, 1, 0, 1, 0]
+
+
+def test_one_query_overtakes_the_rest_of_a_large_batch(queue: WorkQueue) -> None:
+    order: list[str] = []
+    gate = threading.Event()
+
+    def note(name: str) -> None:
+        gate.wait()
+        order.append(name)
+
+    async def scenario() -> None:
+        batch = asyncio.ensure_future(queue.map(note, [f"batch{n}" for n in range(50)]))
+        await asyncio.sleep(0)
+        queue.capacity = 1000
+        single = asyncio.ensure_future(queue.run(note, "single"))
+        await asyncio.sleep(0)
+        gate.set()
+        await asyncio.gather(batch, single)
+
+    asyncio.run(scenario())
+    assert order.index("single") <= 2
+
+
+def test_an_error_reaches_its_own_request_only_and_ends_its_batch(queue: WorkQueue) -> None:
+    ran: list[int] = []
+
+    def fail_on_two(number: int) -> int:
+        ran.append(number)
+        if number == 2:
+            raise ValueError("two")
+        return number
+
+    async def scenario() -> None:
+        with pytest.raises(ValueError, match="two"):
+            await queue.map(fail_on_two, [1, 2, 3])
+        assert await queue.run(fail_on_two, 4) == 4
+
+    asyncio.run(scenario())
+    assert ran == [1, 2, 4]
+    assert queue.depth == 0
+
+
+def test_a_cancelled_request_is_not_worked_on_and_leaves_the_queue(queue: WorkQueue) -> None:
+    gate = threading.Event()
+    ran: list[int] = []
+
+    async def scenario() -> None:
+        blocker = asyncio.ensure_future(queue.run(gate.wait, 10))
+        await asyncio.sleep(0)
+        gone = asyncio.ensure_future(queue.run(ran.append, 1))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.sleep(0)
+        gate.set()
+        await blocker
+        await queue.run(ran.append, 2)
+
+    asyncio.run(scenario())
+    assert ran == [2]
+    assert queue.depth == 0
