@@ -1,0 +1,225 @@
+"""`lamina evaluate`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+if TYPE_CHECKING:
+    from lamina_index.encoder import OnnxEncoder
+    from lamina_index.evaluate import Retriever
+    from lamina_index.evaluation_inputs import EvaluationInputs
+    from lamina_index.manifest import Precision
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+KEY_VARIABLE = "LAMINA_KEY"
+
+
+@app.command()
+def evaluate(
+    context: typer.Context,
+    beir: Annotated[Path | None, typer.Option(help="Folder in BEIR's layout.")] = None,
+    queries: Annotated[
+        Path | None, typer.Option(help="TSV or JSONL with a header: id first, and a text column.")
+    ] = None,
+    qrels: Annotated[
+        Path | None,
+        typer.Option(help="TSV or JSONL: query id, document id, grade if there is one."),
+    ] = None,
+    corpus: Annotated[
+        Path | None, typer.Option(help="Documents to embed and search exactly: id and text.")
+    ] = None,
+    quora: Annotated[
+        Path | None,
+        typer.Option(help="Quora's quora_duplicate_questions.tsv; downloaded if it is not there."),
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Only these judgements (BEIR: which file; default test).")
+    ] = None,
+    collection: Annotated[
+        Path | None, typer.Option(help="Measure this collection folder, as it would be served.")
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(help=f"Measure a running service; its key is read from {KEY_VARIABLE}."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The service's collection.")] = None,
+    encoder: Annotated[str, typer.Option(help="Name or folder of the encoder.")] = "default",
+    precision: Annotated[
+        str | None,
+        typer.Option(help="Which of its graphs: fp32, fp16 or int8; the best by default."),
+    ] = None,
+    distractors: Annotated[
+        list[Path] | None, typer.Option(help="More documents to search, relevant to nothing.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the intervals and of the Quora split.")] = 0,
+    keep_self: Annotated[
+        bool, typer.Option("--keep-self", help="A hit with the query's own id counts as any other.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON only.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Folder for JSON, Markdown, picture and the values of every query."),
+    ] = None,
+) -> None:
+    """Measure retrieval on judged queries: MRR@10, nDCG@10, recall, MAP, each with an interval."""
+    given = {parameter for parameter, value in context.params.items() if value not in (None, [])}
+    _check_usage(given)
+    from lamina_index.evaluate import evaluate as measure
+    from lamina_index.evaluation_report import (
+        report_values,
+        terminal_table,
+        warnings_of,
+        write_report,
+    )
+
+    with ExitStack() as stack:
+        inputs = _inputs(beir, queries, qrels, corpus, quora, split, seed, keep_self, output)
+        if url is not None:
+            retriever = _of_service(stack, url, name or "")
+        else:
+            loaded = stack.enter_context(_loaded_encoder(encoder, precision))
+            retriever = _of_encoder(stack, loaded, inputs, collection, distractors or [])
+        found = measure(inputs.judged, retriever, seed=seed, keep_self=keep_self)
+    sources = [*inputs.sources, *(str(file) for file in distractors or [])]
+    values = report_values(found, sources=sources, command=_command_line(context))
+    for warning in warnings_of(values):
+        typer.echo(f"lamina: {warning}", err=True)
+    if output is not None:
+        write_report(output, found, values)
+    if json:
+        import orjson
+
+        typer.echo(orjson.dumps(values, option=orjson.OPT_INDENT_2))
+    else:
+        from rich.console import Console
+
+        Console().print(terminal_table(values))
+
+
+def _check_usage(given: set[str]) -> None:
+    """Refuse options that do not go together.
+
+    Raises:
+        BadParameter: Naming them.
+    """
+    rules = [
+        (
+            len(given & {"beir", "queries", "quora"}) != 1,
+            "give one of --beir, --queries and --quora",
+        ),
+        (("queries" in given) != ("qrels" in given), "--queries and --qrels go together"),
+        ("corpus" in given and "queries" not in given, "--corpus goes with --queries"),
+        ("split" in given and "quora" in given, "--quora has one split only"),
+        (len(given & {"collection", "url"}) == 2, "give --collection or --url, not both"),
+        (("url" in given) != ("name" in given), "--url and --name go together"),
+        (
+            bool(given & {"collection", "url"}) and bool(given & {"corpus", "distractors"}),
+            "--corpus and --distractors do not go with --collection and --url: build them in",
+        ),
+        (
+            "queries" in given and not given & {"corpus", "collection", "url"},
+            "say what to search: --corpus, --collection or --url",
+        ),
+    ]
+    for broken, message in rules:
+        if broken:
+            raise typer.BadParameter(message)
+
+
+def _inputs(
+    beir: Path | None,
+    queries: Path | None,
+    qrels: Path | None,
+    corpus: Path | None,
+    quora: Path | None,
+    split: str | None,
+    seed: int,
+    keep_self: bool,
+    output: Path | None,
+) -> EvaluationInputs:
+    from lamina_index.evaluation_inputs import (
+        inputs_from_beir,
+        inputs_from_files,
+        inputs_from_quora,
+    )
+
+    if beir is not None:
+        return inputs_from_beir(beir, split=split, keep_self=keep_self)
+    if quora is not None:
+        from lamina_index.quora_split import build_split, find_release
+
+        built = build_split(find_release(quora), seed=seed)
+        if output is not None:
+            built.write(output / "quora")
+        return inputs_from_quora(quora, built)
+    assert queries is not None and qrels is not None  # noqa: PT018 - by _check_usage
+    return inputs_from_files(queries, qrels, corpus, split=split, keep_self=keep_self)
+
+
+def _of_service(stack: ExitStack, url: str, name: str) -> Retriever:
+    from lamina_index.retrievers import ServiceRetriever
+    from lamina_index.service_client import ServiceClient
+
+    client = stack.enter_context(ServiceClient(url, key=os.environ.get(KEY_VARIABLE)))
+    return ServiceRetriever(client, name)
+
+
+def _of_encoder(
+    stack: ExitStack,
+    encoder: OnnxEncoder,
+    inputs: EvaluationInputs,
+    collection: Path | None,
+    distractors: list[Path],
+) -> Retriever:
+    if collection is not None:
+        from lamina_index.retrievers import CollectionRetriever
+
+        return stack.enter_context(CollectionRetriever(collection, encoder))
+    from lamina_index.evaluation_inputs import with_distractors
+    from lamina_index.exact_corpus import ExactCorpus
+
+    assert inputs.corpus is not None  # by _check_usage
+    with _progress() as advance:
+        return ExactCorpus(encoder, with_distractors(inputs.corpus, distractors), progress=advance)
+
+
+@contextmanager
+def _loaded_encoder(name: str, precision: str | None) -> Iterator[OnnxEncoder]:
+    from lamina_index.encoder import OnnxEncoder
+
+    encoder = OnnxEncoder.load(name, precision=cast("Precision | None", precision))
+    yield encoder
+    encoder.close()
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int], None]]:
+    """Show how many documents are embedded; quiet where stderr is not a terminal."""
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("embedding"), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda count: bar.advance(task, count)
+
+
+def _command_line(context: typer.Context) -> str:
+    """Write the options as given, so that the report can be repeated."""
+    words = ["lamina", "evaluate"]
+    for parameter in context.command.params:
+        value = context.params[parameter.name or ""]
+        if value == parameter.get_default(context):
+            continue
+        for item in value if isinstance(value, list | tuple) else [value]:
+            words += [parameter.opts[0]] if item is True else [parameter.opts[0], str(item)]
+    return shlex.join(words)
