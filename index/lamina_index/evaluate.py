@@ -35,6 +35,7 @@ SELF_EXCLUDED = (
     "cut, and out of the judgements; an exact copy of the query's text under another id stays"
 )
 SELF_KEPT = "self kept: query ids and document ids are taken as different name spaces"
+CHUNKS = "documents are ranked by their best chunk, as far as the first 1,000 chunks reach"
 
 
 @dataclass(frozen=True)

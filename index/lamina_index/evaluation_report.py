@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from lamina_index.evaluate import (
+    CHUNKS,
     RESAMPLES,
     RULES,
     SELF_EXCLUDED,
@@ -71,7 +72,7 @@ def report_values(evaluation: Evaluation, *, sources: list[str], command: str) -
             "measured": "from text to ranked ids, one query at a time after the whole run",
         },
         "searched": evaluation.facts,
-        "rules": [*RULES, SELF_KEPT if evaluation.keep_self else SELF_EXCLUDED],
+        "rules": _rules(evaluation),
         "sources": sources,
         "command": command,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -96,17 +97,16 @@ def first_relevant_ranks(evaluation: Evaluation) -> dict[str, int]:
 
 def warnings_of(values: dict[str, Any]) -> list[str]:
     """Say what makes the numbers lower, or other, than a reader may expect."""
+    counted = {
+        "relevant_not_in_corpus": "relevant documents not in the corpus, counted as not found",
+        "queries_unanswered": "queries that found nothing, counted as 0",
+        "queries_without_relevant": "judged queries without a relevant document, left out",
+    }
     found = []
-    if count := values["relevant_not_in_corpus"]:
-        listed = ", ".join(values["relevant_not_in_corpus_ids"][:5])
-        found.append(
-            f"{count} relevant documents are not in the corpus, counted as not found: {listed}"
-        )
-    if count := values["queries_unanswered"]:
-        listed = ", ".join(values["queries_unanswered_ids"][:5])
-        found.append(f"{count} queries found nothing, counted as 0: {listed}")
-    if count := values["queries_without_relevant"]:
-        found.append(f"{count} judged queries have no relevant document and are left out")
+    for key, meaning in counted.items():
+        if count := values[key]:
+            listed = ", ".join(values.get(f"{key}_ids", [])[:5])
+            found.append(f"{meaning}: {count}" + (f" ({listed})" if listed else ""))
     return found
 
 
@@ -204,6 +204,11 @@ def write_report(folder: Path, evaluation: Evaluation, values: dict[str, Any]) -
     for name, content in contents.items():
         (folder / name).write_bytes(content)
     return [folder / name for name in contents]
+
+
+def _rules(evaluation: Evaluation) -> list[str]:
+    chunks = (CHUNKS,) if evaluation.facts.get("chunked") else ()
+    return [*RULES, SELF_KEPT if evaluation.keep_self else SELF_EXCLUDED, *chunks]
 
 
 def _facts(values: dict[str, Any]) -> list[tuple[str, str]]:

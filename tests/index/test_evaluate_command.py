@@ -90,7 +90,10 @@ def test_judgements_of_documents_that_are_not_there_are_warned_about(
     with (tmp_path / "qrels.tsv").open("a") as stream:
         stream.write("q1\tgone\n")
     assert main(["evaluate", *files]) == 0
-    assert "1 relevant documents are not in the corpus" in capsys.readouterr().err
+    assert (
+        "relevant documents not in the corpus, counted as not found: 1 (gone)"
+        in capsys.readouterr().err
+    )
 
 
 def test_the_quora_release_is_split_measured_and_written(
