@@ -68,12 +68,20 @@ class CollectionExistsError(LaminaError):
     """A collection lies where a new one was to be made."""
 
 
+class ResumeError(LaminaError):
+    """What an interrupted build left is not of the inputs and options that are to continue it."""
+
+
 class CollectionBusyError(LaminaError):
     """Another process is writing to the collection."""
 
 
 class DamagedError(LaminaError):
     """A file is missing, cut or altered; the message names it and the remedy."""
+
+
+class IndexFactoryError(LaminaError):
+    """A FAISS factory string names no index that can be built, or searched with deletions, here."""
 
 
 class DocumentNotFoundError(LaminaError):

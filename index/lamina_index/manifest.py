@@ -22,6 +22,7 @@ from lamina_index.errors import FormatError
 
 ENCODER_FORMAT = 1
 COLLECTION_FORMAT = 1
+SNAPSHOT_FORMAT = 1
 
 Precision = Literal["fp32", "fp16", "int8"]
 FieldType = Literal["string", "number", "boolean", "date", "strings"]
@@ -163,6 +164,49 @@ class CollectionManifest(_Manifest):
     fields: dict[str, FieldType] = {}
     chunking: Chunking | None = None
     created: str = Field(description="UTC, ISO 8601")
+
+
+class SnapshotFile(_Strict):
+    """One file of a snapshot, with a digest for each piece of `chunk_bytes`."""
+
+    size_bytes: int = Field(ge=0)
+    chunk_bytes: int = Field(gt=0)
+    sha256: list[str] = Field(description="of each chunk, in order; the last one may be shorter")
+
+
+class Recall(_Strict):
+    """How much of the exact answer an index finds, measured as it is served."""
+
+    at_10: float = Field(ge=0, le=1)
+    queries: int = Field(ge=0)
+    method: str
+
+
+class SnapshotManifest(_Manifest):
+    """`snapshot.json`: what a search index holds and how to tell that it is unaltered."""
+
+    format_version: int = SNAPSHOT_FORMAT
+    created: str = Field(description="UTC, ISO 8601")
+    last_key: int = Field(ge=0, description="every row up to this key, and none after, was seen")
+    last_tombstone: int = Field(ge=0, description="deletions after this one are not yet applied")
+    count: int = Field(ge=0)
+    dimension: int = Field(gt=0)
+    factory: str = Field(description="the FAISS factory string that was built")
+    requested: str = Field(description="what was asked for: auto or a factory string")
+    reason: str = Field(description="why this factory")
+    fourcc: str = Field(min_length=4, max_length=4, description="first four bytes of the index")
+    effort_name: Literal["none", "efSearch", "nprobe"]
+    effort: int = Field(ge=0, description="the tuned search parameter of that name")
+    build: dict[str, int] = Field(description="construction parameters")
+    recall: Recall
+    files: dict[str, SnapshotFile]
+    checksum: str = Field(description="sha256 over all other fields, see `digest`")
+
+    def digest(self) -> str:
+        """Digest every field but `checksum`, so that an altered number is noticed."""
+        fields = self.model_dump(exclude={"checksum"})
+        canonical = json.dumps(fields, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def encode_vector(vector: NDArray[np.float32]) -> str:

@@ -14,6 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 _UNIT_TOLERANCE = 2e-3
 """How far a row's length may be from 1: half-precision vectors are off by up to 1e-3."""
 
+TIE_MARGIN = 1e-5
+"""How much nearer a rough score (matrix product, FAISS) may seem than the exact one."""
+
 
 def unit_rows(
     embeddings: ArrayLike, *, dimension: int | None = None, count: int | None = None
@@ -60,7 +63,8 @@ def exact_scores(rows: NDArray[np.float32], queries: NDArray[np.float32]) -> NDA
         rows: (N, D).
         queries: (D,), one for all rows, or (N, D), one for each.
     """
-    return np.clip(np.vecdot(rows, queries), -1.0, 1.0)
+    scores: NDArray[np.float32] = np.vecdot(rows, queries)
+    return np.clip(scores, -1.0, 1.0)
 
 
 def best_first(scores: Sequence[float], ids: Sequence[str]) -> list[int]:

@@ -55,7 +55,7 @@ _CACHE_KIB = 4096
 _NAMES_PER_STATEMENT = 500
 
 # 8 KiB pages hold five 384-wide rows where 4 KiB pages hold two and waste a quarter.
-_SCHEMA = f"""
+_SCHEMA = """
 PRAGMA page_size = 8192;
 PRAGMA journal_mode = WAL;
 BEGIN IMMEDIATE;
@@ -77,8 +77,6 @@ CREATE TABLE tombstones (
 );
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 INSERT INTO meta VALUES ('generation', '0');
-PRAGMA application_id = {_APPLICATION_ID};
-PRAGMA user_version = {_STORE_FORMAT};
 COMMIT;
 """
 
@@ -140,9 +138,9 @@ class DocumentStore:
             connection = sqlite3.connect(path, isolation_level=None)
             try:
                 connection.executescript(_SCHEMA)
-                connection.execute(
-                    "INSERT INTO meta VALUES ('dimension', ?)", (orjson.dumps(dimension).decode(),)
-                )
+                connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {_STORE_FORMAT}")
+                _put(connection, "dimension", dimension)
             finally:
                 connection.close()
         except sqlite3.Error as error:
@@ -311,6 +309,7 @@ class DocumentStore:
         documents: Sequence[Document],
         embeddings: ArrayLike,
         *,
+        remove: Sequence[str] = (),
         progress: dict[str, Any] | None = None,
     ) -> Upserted:
         """Store documents with their embeddings; a known id is replaced. One durable transaction.
@@ -320,6 +319,7 @@ class DocumentStore:
         Args:
             documents: N documents.
             embeddings: (N, D) finite unit rows of any float type; kept as float32.
+            remove: Ids of documents to delete in the same transaction.
             progress: JSON value to keep under the name "progress" in the same transaction.
 
         Raises:
@@ -332,6 +332,7 @@ class DocumentStore:
         kept = sorted({document.id: row for row, document in enumerate(documents)}.values())
         encoded = [_encode(documents[row]) for row in kept]
         with self._writing() as connection:
+            _delete(connection, remove)
             replaced = _delete(connection, [values[0] for values in encoded])
             key = StoreReading(connection, self.path).last_key() + 1
             connection.executemany(

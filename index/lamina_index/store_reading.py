@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
@@ -18,6 +18,7 @@ from lamina_index.manifest import Metadata
 
 _KEYS_PER_STATEMENT = 1000
 _MISSING = object()
+_Value = TypeVar("_Value", int, str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,10 @@ class StoreReading:
         """Number of documents."""
         return int(self._connection.execute("SELECT COUNT(*) FROM documents").fetchall()[0][0])
 
+    def vector_count(self) -> int:
+        """Number of vectors; the same as that of documents, or the store is damaged."""
+        return int(self._connection.execute("SELECT COUNT(*) FROM vectors").fetchall()[0][0])
+
     def last_key(self) -> int:
         """The highest key ever given, 0 before the first."""
         return self._last("documents")
@@ -89,12 +94,30 @@ class StoreReading:
         ).fetchall()
         return (rows[-1][0] if rows else sequence), [key for _, key in rows]
 
+    def keys(self, until_key: int) -> NDArray[np.int64]:
+        """(N,) every key up to one, ascending."""
+        rows = self._connection.execute(
+            "SELECT key FROM documents WHERE key <= ?", (until_key,)
+        ).fetchall()
+        return np.sort(np.fromiter((key for (key,) in rows), np.int64, len(rows)))
+
     def get(self, document_id: str) -> StoredDocument | None:
         """Find a document by its id."""
         rows = self._connection.execute(
             "SELECT key, id, text, metadata, crc32 FROM documents WHERE id = ?", (document_id,)
         ).fetchall()
         return self._document(rows[0]) if rows else None
+
+    def existing(self, ids: Sequence[str]) -> set[str]:
+        """Tell which of the ids have a document."""
+        return {
+            row[0]
+            for part in _parts(ids)
+            for row in self._connection.execute(
+                f"SELECT id FROM documents WHERE id IN ({','.join('?' * len(part))})",  # noqa: S608 - only marks
+                part,
+            ).fetchall()
+        }
 
     def documents(self, keys: Sequence[int]) -> list[StoredDocument]:
         """Documents of the keys that have a row, in key order."""
@@ -111,7 +134,8 @@ class StoreReading:
     def documents_after(self, key: int, *, limit: int) -> list[StoredDocument]:
         """Up to `limit` documents with a higher key, in key order."""
         rows = self._connection.execute(
-            "SELECT key, id, text, metadata, crc32 FROM documents WHERE key > ? ORDER BY key LIMIT ?",
+            "SELECT key, id, text, metadata, crc32 FROM documents WHERE key > ?"
+            " ORDER BY key LIMIT ?",
             (key, limit),
         ).fetchall()
         return [self._document(row) for row in rows]
@@ -132,7 +156,7 @@ class StoreReading:
     def vectors_after(
         self, key: int, until_key: int | None = None, *, limit: int = -1
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Keys (n,) and embeddings (n, D) with a higher key, in key order; a limit of -1 is none."""
+        """Keys (n,) and embeddings (n, D) with a higher key, in key order; limit -1 is none."""
         last = until_key if until_key is not None else (1 << 63) - 1
         rows = self._connection.execute(
             "SELECT key, embedding, crc32 FROM vectors WHERE key > ? AND key <= ?"
@@ -205,6 +229,6 @@ def row_crc(key: int, document_id: str, text: str, metadata: str) -> int:
     return zlib.crc32(f"{key}\0{document_id}\0{text}\0{metadata}".encode())
 
 
-def _parts(keys: Sequence[int]) -> Iterator[Sequence[int]]:
-    for start in range(0, len(keys), _KEYS_PER_STATEMENT):
-        yield keys[start : start + _KEYS_PER_STATEMENT]
+def _parts(values: Sequence[_Value]) -> Iterator[Sequence[_Value]]:
+    for start in range(0, len(values), _KEYS_PER_STATEMENT):
+        yield values[start : start + _KEYS_PER_STATEMENT]

@@ -1,0 +1,162 @@
+"""Where the parts of a collection lie, who may write, and how a new one takes an old one's place.
+
+<name>/collection.json, documents.sqlite, snapshots/, .lock
+.<name>.building, .<name>.old      beside it, while a collection is built or replaced
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lamina_index.errors import CollectionBusyError, CollectionNotFoundError, DamagedError
+from lamina_index.manifest import CollectionManifest, sync_folder
+from lamina_index.snapshot_files import check_all, snapshot_folder, snapshot_numbers
+from lamina_index.store import DocumentStore
+
+MANIFEST_FILE = "collection.json"
+LOCK_FILE = ".lock"
+_SWAP_SECONDS = 5.0
+
+
+def building_folder(target: Path) -> Path:
+    """Where a collection is made before it takes its place, beside it."""
+    return _sibling(target, "building")
+
+
+def is_collection(folder: Path) -> bool:
+    """Whether a collection lies at `folder`."""
+    return (folder / MANIFEST_FILE).is_file()
+
+
+def open_collection(
+    folder: Path, *, read_only: bool = True, mapped: bool = False
+) -> tuple[CollectionManifest, DocumentStore]:
+    """Open a collection's manifest and store, after finishing a replacement that was cut off.
+
+    Raises:
+        CollectionNotFoundError: If no collection lies there.
+        FormatError: If it is of another format version.
+        DamagedError: If its database is missing or damaged.
+    """
+    recover_swap(folder)
+    if not is_collection(folder):
+        raise CollectionNotFoundError(
+            f"{folder}: no collection there (it has no {MANIFEST_FILE}); "
+            "make one with `lamina index build`"
+        )
+    manifest = CollectionManifest.read(folder / MANIFEST_FILE)
+    return manifest, DocumentStore.open(folder, read_only=read_only, mapped=mapped)
+
+
+@contextmanager
+def writer_lock(folder: Path) -> Iterator[None]:
+    """Be the only writer of a collection, among all processes, for the length of a block.
+
+    The lock goes with the process, however it ends. It lies in the folder and moves with it.
+
+    Raises:
+        CollectionBusyError: If another holds it, or has just replaced the folder.
+    """
+    path = folder / LOCK_FILE
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            ours = os.path.samestat(os.fstat(descriptor), path.stat())
+        except (BlockingIOError, FileNotFoundError):
+            ours = False
+        if not ours:
+            raise CollectionBusyError(
+                f"{folder}: another process is writing to this collection; wait until it has ended"
+            )
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def publish_collection(new: Path, target: Path) -> None:
+    """Let a finished collection take its place, instead of the one that may be there.
+
+    A kill between the two renames leaves the old collection under another name, from where
+    `recover_swap` brings it back.
+
+    Args:
+        new: The finished collection, in the same parent folder as the target.
+        target: Its place.
+
+    Raises:
+        CollectionBusyError: If another process is writing to the collection that is there.
+    """
+    if is_collection(target):
+        old = _sibling(target, "old")
+        if old.exists():
+            shutil.rmtree(old)
+        with writer_lock(target):
+            target.rename(old)
+            new.rename(target)
+            sync_folder(target.absolute().parent)
+        shutil.rmtree(old)
+    else:
+        new.rename(target)
+        sync_folder(target.absolute().parent)
+
+
+def recover_swap(target: Path) -> None:
+    """Bring back a collection whose replacement was killed between its two renames.
+
+    Does nothing where the target exists. Where the replacement is alive, waits for it.
+
+    Raises:
+        CollectionBusyError: If it is alive but does not come to its end.
+    """
+    old = _sibling(target, "old")
+    deadline = time.monotonic() + _SWAP_SECONDS
+    while not target.exists() and old.is_dir():
+        try:
+            with writer_lock(old):
+                if not target.exists():
+                    old.rename(target)
+        except (CollectionBusyError, FileNotFoundError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def drop_replaced(target: Path) -> None:
+    """Remove the old collection that a replacement, killed after its renames, left beside it."""
+    if target.exists():
+        shutil.rmtree(_sibling(target, "old"), ignore_errors=True)
+
+
+def verify_collection(folder: Path) -> list[str]:
+    """Read every byte of a collection and list what is damaged, a line each.
+
+    Raises:
+        CollectionNotFoundError: If no collection lies there.
+        FormatError: If it is of another format version.
+    """
+    try:
+        manifest, store = open_collection(folder)
+    except DamagedError as error:
+        return [str(error)]
+    with store:
+        damage = store.verify()
+        if store.dimension != manifest.dimension:
+            damage.append(
+                f"{folder / MANIFEST_FILE}: says dimension {manifest.dimension}, "
+                f"the store has {store.dimension}"
+            )
+    for number in snapshot_numbers(folder):
+        damage += check_all(snapshot_folder(folder, number))
+    return damage
+
+
+def _sibling(target: Path, suffix: str) -> Path:
+    absolute = target.absolute()
+    return absolute.parent / f".{absolute.name}.{suffix}"

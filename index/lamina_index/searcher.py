@@ -1,0 +1,364 @@
+"""From a query to ranked hits: the one path that search, service and evaluation share."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from lamina_index.collection import open_collection
+from lamina_index.errors import (
+    BlankTextError,
+    DamagedError,
+    EncoderMismatchError,
+    EncoderOutputError,
+)
+from lamina_index.manifest import CollectionManifest, FieldType, Metadata
+from lamina_index.runtime import available_threads
+from lamina_index.scoring import best_first, unit_rows
+from lamina_index.snapshot_files import check_all
+from lamina_index.store import DocumentStore, StoredDocument
+from lamina_index.store_reading import StoreReading
+from lamina_index.view import View
+
+if TYPE_CHECKING:
+    from lamina_index.encoder import Encoder
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One document found.
+
+    Attributes:
+        id: The document's id.
+        score: Cosine of query and document, in [-1, 1], from the stored vector.
+        rank: Place in the whole listing, from 1; the first hit of a page with offset 10 has 11.
+        text: The document's text as stored.
+        metadata: Its metadata.
+    """
+
+    id: str
+    score: float
+    rank: int
+    text: str
+    metadata: Metadata
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """Hits, best first, and what it took to find them.
+
+    Attributes:
+        hits: Ordered by score, descending, then by id, ascending.
+        took: Seconds of each stage: "encode" (with tokenising), "search", "fetch".
+        truncated: Whether the query was cut at the encoder's limit.
+        token_count: Tokens of the query that the encoder read; 0 for a search by vector.
+    """
+
+    hits: list[Hit]
+    took: dict[str, float]
+    truncated: bool = False
+    token_count: int = 0
+
+
+class Searcher:
+    """A collection opened for searching; safe to use from many threads.
+
+    Rows that another process commits are found by the next search. Each search sees one committed
+    generation of the collection, whole.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        manifest: CollectionManifest,
+        store: DocumentStore,
+        encoder: Encoder | None,
+    ) -> None:
+        """Use `Searcher.open`, which checks that all fit together."""
+        self.folder = folder
+        self.manifest = manifest
+        self.encoder = encoder
+        self._store = store
+        self._refreshing = threading.Lock()
+        self._verified: int | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        with store.reading() as reading:
+            self._view = View.open(folder, manifest.dimension, reading)
+
+    @classmethod
+    def open(cls, folder: Path | str, encoder: Encoder | None = None) -> Self:
+        """Open a collection, with the encoder that it was built with.
+
+        Args:
+            folder: The collection folder; one that cannot be written is fine.
+            encoder: Encodes the queries. Without one only search by vector is possible.
+
+        Raises:
+            CollectionNotFoundError: If no collection lies there.
+            EncoderMismatchError: If another encoder built it, even one of the same dimension.
+            DamagedError: If a file is missing, cut or altered.
+            FormatError: If it is of a format that this version does not read.
+        """
+        folder = Path(folder)
+        manifest, store = open_collection(folder, mapped=True)
+        try:
+            if encoder is not None:
+                check_encoder(folder, manifest, encoder)
+            return cls(folder, manifest, store, encoder)
+        except BaseException:
+            store.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the files; searches that are running end first or fail."""
+        if self._pool is not None:
+            self._pool.shutdown()
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def search(
+        self,
+        query: str,
+        *,
+        top_k: int = 10,
+        offset: int = 0,
+        min_score: float | None = None,
+    ) -> SearchResult:
+        """Find the documents nearest in meaning to a text.
+
+        Args:
+            query: Any text that is not blank.
+            top_k: Hits wanted, at least 1; fewer come back only where fewer match.
+            offset: Hits to skip first.
+            min_score: Leave out hits with a lower score.
+
+        Raises:
+            BlankTextError: If the query has no token left after normalisation.
+            EncoderOutputError: If the encoder gave no finite vector.
+            ValueError: If a number is out of range, or there is no encoder.
+        """
+        if self.encoder is None:
+            raise ValueError(f"{self.folder} was opened without an encoder; search by vector")
+        started = time.perf_counter()
+        encoded = self.encoder.encode([query], role="query")
+        if encoded.blank[0]:
+            raise BlankTextError("the query is blank: no token is left of it after normalisation")
+        embedding = encoded.embeddings[0]
+        if not np.isfinite(embedding).all():
+            raise EncoderOutputError("the encoder gave a vector that is not finite", (0,))
+        encode_seconds = time.perf_counter() - started
+        hits, took = self._search(embedding, top_k, offset, min_score)
+        return SearchResult(
+            hits,
+            {"encode": encode_seconds, **took},
+            bool(encoded.truncated[0]),
+            int(encoded.token_counts[0]),
+        )
+
+    def search_many(
+        self,
+        queries: Sequence[str],
+        *,
+        top_k: int = 10,
+        offset: int = 0,
+        min_score: float | None = None,
+    ) -> list[SearchResult]:
+        """Search for each query as `search` would, to the last bit, over all CPUs.
+
+        Raises:
+            BlankTextError: If any query is blank, and so on as `search`.
+        """
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(available_threads(), "lamina-search")
+        return list(
+            self._pool.map(
+                lambda query: self.search(query, top_k=top_k, offset=offset, min_score=min_score),
+                queries,
+            )
+        )
+
+    def search_embedding(
+        self,
+        embedding: ArrayLike,
+        *,
+        top_k: int = 10,
+        offset: int = 0,
+        min_score: float | None = None,
+    ) -> SearchResult:
+        """Find the documents nearest to a vector of any length but zero.
+
+        Args:
+            embedding: (D,) finite; only its direction counts.
+            top_k, offset, min_score: As for `search`.
+
+        Raises:
+            ValueError: If the vector is of another dimension, zero or not finite.
+        """
+        vector = np.asarray(embedding, dtype=np.float64)
+        if vector.ndim != 1:
+            raise ValueError(f"the vector has shape {vector.shape}, expected one dimension")
+        length = float(np.linalg.norm(vector))
+        if not 0 < length < np.inf:
+            raise ValueError("the vector is zero or not finite, so it has no direction")
+        unit = unit_rows(vector[np.newaxis] / length, dimension=self.manifest.dimension)
+        return SearchResult(*self._search(unit[0], top_k, offset, min_score))
+
+    @property
+    def dimension(self) -> int:
+        """D of the embeddings."""
+        return self.manifest.dimension
+
+    @property
+    def fields(self) -> dict[str, FieldType]:
+        """Names and types of the documents' metadata."""
+        return self.manifest.fields
+
+    def get(self, document_id: str) -> StoredDocument | None:
+        """Find a document by its id."""
+        return self._store.get(document_id)
+
+    @property
+    def count(self) -> int:
+        """Number of documents, as of the last committed write."""
+        with self._store.reading() as reading:
+            return self._current(reading).count
+
+    @property
+    def verified(self) -> bool:
+        """Whether every byte of the snapshot in use has been compared with its digests."""
+        snapshot = self._view.snapshot
+        return snapshot is None or self._verified == snapshot.number
+
+    def verify(self) -> None:
+        """Compare every byte of the snapshot in use with its digests.
+
+        Takes about a second a gigabyte; a service runs it in a thread after opening.
+
+        Raises:
+            DamagedError: If a file is not as it was written.
+        """
+        snapshot = self._view.snapshot
+        if snapshot is None:
+            return
+        if found := check_all(snapshot.folder):
+            raise DamagedError(found[0])
+        self._verified = snapshot.number
+
+    def info(self) -> dict[str, Any]:
+        """Describe the collection and the index in use, as JSON values."""
+        with self._store.reading() as reading:
+            view = self._current(reading)
+        snapshot = view.snapshot
+        return {
+            "count": view.count,
+            "dimension": self.manifest.dimension,
+            "metric": self.manifest.metric,
+            "encoder": self.manifest.encoder.model_dump(),
+            "fields": dict(self.manifest.fields),
+            "chunking": self.manifest.chunking.model_dump() if self.manifest.chunking else None,
+            "created": self.manifest.created,
+            "generation": view.generation,
+            "delta_count": len(view.delta_keys),
+            "deleted_count": len(view.dead),
+            "store_bytes": self._store.path.stat().st_size,
+            "verified": self.verified,
+            "damage": [str(error) for error in view.damage],
+            "index": snapshot.summary() if snapshot else None,
+        }
+
+    def _search(
+        self, query: NDArray[np.float32], top_k: int, offset: int, min_score: float | None
+    ) -> tuple[list[Hit], dict[str, float]]:
+        """Search with a unit vector inside one read transaction."""
+        if top_k < 1 or offset < 0:
+            raise ValueError(
+                f"top_k is {top_k} and offset {offset}; expected at least 1 and at least 0"
+            )
+        started = time.perf_counter()
+        with self._store.reading() as reading:
+            view = self._current(reading)
+            scores, keys = view.nearest(reading, query, offset + top_k)
+            searched = time.perf_counter()
+            hits = _fetch(reading, scores, keys, top_k, offset, min_score)
+        return hits, {
+            "search": searched - started,
+            "fetch": time.perf_counter() - searched,
+        }
+
+    def _current(self, reading: StoreReading) -> View:
+        """The view that fits a transaction, kept for the next search if it is newer."""
+        view = self._view
+        generation = reading.generation()
+        if view.generation == generation:
+            return view
+        with self._refreshing:
+            view = self._view
+            if view.generation == generation:
+                return view
+            if view.generation > generation:  # this transaction began before another thread's
+                return View.open(self.folder, self.manifest.dimension, reading)
+            self._view = view.at(self.folder, reading)
+            return self._view
+
+
+def check_encoder(folder: Path, manifest: CollectionManifest, encoder: Encoder) -> None:
+    """Refuse an encoder that did not make the collection's vectors.
+
+    Raises:
+        EncoderMismatchError: Naming both.
+    """
+    made_by = manifest.encoder
+    if made_by.fingerprint != encoder.fingerprint:
+        raise EncoderMismatchError(
+            f"{folder} was built by encoder {made_by.name} {made_by.precision} "
+            f"({made_by.fingerprint[:12]}), loaded {encoder.name} {encoder.precision} "
+            f"({encoder.fingerprint[:12]}); load that encoder or build the collection again"
+        )
+
+
+def _fetch(
+    reading: StoreReading,
+    scores: NDArray[np.float32],
+    keys: NDArray[np.int64],
+    top_k: int,
+    offset: int,
+    min_score: float | None,
+) -> list[Hit]:
+    """Turn ranked keys into hits, reading only the page's rows and those that tie with its ends."""
+    values = scores.tolist()
+    if min_score is not None:
+        values = [value for value in values if value >= min_score]
+    if offset >= len(values):
+        return []
+    last = min(offset + top_k, len(values)) - 1
+    first = values.index(values[offset])
+    end = last + 1
+    while end < len(values) and values[end] == values[last]:
+        end += 1
+    row_of = {key: row for row, key in enumerate(keys[first:end].tolist(), start=first)}
+    documents = reading.documents(list(row_of))
+    page_scores = [values[row_of[document.key]] for document in documents]
+    order = best_first(page_scores, [document.id for document in documents])
+    return [
+        Hit(documents[i].id, page_scores[i], rank, documents[i].text, documents[i].metadata)
+        for rank, i in enumerate(order[offset - first : last + 1 - first], start=offset + 1)
+    ]

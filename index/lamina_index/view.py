@@ -1,0 +1,195 @@
+"""What a search reads: one snapshot, the rows newer than it, and the rows to pass over.
+
+A view is never changed. It belongs to one generation of the store and is right only inside a read
+transaction of that generation; `View.at` gives the view for the transaction at hand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lamina_index.errors import DamagedError
+from lamina_index.exact import NearestSoFar
+from lamina_index.scoring import TIE_MARGIN, exact_scores
+from lamina_index.snapshot_files import SNAPSHOTS, Snapshot, open_newest, snapshot_numbers
+from lamina_index.store_reading import StoreReading
+from lamina_index.vectors import Exclusion
+
+DELTA_LIMIT = 10_000
+"""Rows newer than the snapshot that a collection should have at most: they are compared one by
+one, from memory."""
+
+_SPARE = 16
+_WIDEST_GRAPH_SEARCH = 1 << 14
+_SCAN_ROWS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The searchable rows of one generation.
+
+    Attributes:
+        generation: The store's generation.
+        snapshot: The index in use, None while there is none.
+        damage: What was wrong with newer snapshots than the one in use.
+        last_key: Rows up to this key are in the snapshot or the delta.
+        last_tombstone: Deletions up to this one are applied.
+        dead: Positions in the snapshot to pass over.
+        delta_keys: (M,) keys of the rows newer than the snapshot.
+        delta: (M, D) their embeddings.
+    """
+
+    generation: int
+    snapshot: Snapshot | None
+    damage: tuple[DamagedError, ...]
+    last_key: int
+    last_tombstone: int
+    dead: NDArray[np.int64]
+    delta_keys: NDArray[np.int64]
+    delta: NDArray[np.float32]
+    exclusion: Exclusion | None = field(default=None, repr=False)
+
+    @classmethod
+    def over(cls, snapshot: Snapshot | None, dimension: int) -> View:
+        """A view of a snapshot alone, as it was made."""
+        return cls(
+            generation=-1,
+            snapshot=snapshot,
+            damage=(),
+            last_key=snapshot.manifest.last_key if snapshot else 0,
+            last_tombstone=snapshot.manifest.last_tombstone if snapshot else 0,
+            dead=np.empty(0, np.int64),
+            delta_keys=np.empty(0, np.int64),
+            delta=np.empty((0, dimension), np.float32),
+        )
+
+    @classmethod
+    def open(cls, collection: Path, dimension: int, reading: StoreReading) -> View:
+        """Open the newest sound snapshot and what came after it.
+
+        Raises:
+            DamagedError: If no snapshot is sound, or there is none and too many rows need one.
+        """
+        snapshot, damage = open_newest(collection)
+        if snapshot is None and (count := reading.count()) > DELTA_LIMIT:
+            raise DamagedError(
+                f"{collection / SNAPSHOTS}: {count} documents but no search index; "
+                f"`lamina index compact {collection}` makes it from documents.sqlite"
+            )
+        return replace(cls.over(snapshot, dimension), damage=tuple(damage)).advanced(reading)
+
+    def at(self, collection: Path, reading: StoreReading) -> View:
+        """The view for a later generation: a newer snapshot if there is one, else what is new."""
+        numbers = snapshot_numbers(collection)
+        ours = self.snapshot.number if self.snapshot else 0
+        if numbers and numbers[0] > ours and not self.damage:
+            return View.open(collection, self.delta.shape[1], reading)
+        return self.advanced(reading)
+
+    def advanced(self, reading: StoreReading) -> View:
+        """Take in the rows and deletions since `last_key` and `last_tombstone`."""
+        last_tombstone, buried = reading.tombstones_after(self.last_tombstone)
+        keys, rows = reading.vectors_after(self.last_key)
+        delta_keys, delta = self.delta_keys, self.delta
+        dead = self.dead
+        if buried:
+            gone = np.array(buried, dtype=np.int64)
+            stays = ~np.isin(delta_keys, gone)
+            delta_keys, delta = delta_keys[stays], delta[stays]
+            if self.snapshot is not None:
+                held = np.flatnonzero(np.isin(self.snapshot.keys, gone))
+                dead = np.union1d(dead, held)
+        if len(keys):
+            delta_keys = np.concatenate([delta_keys, keys])
+            delta = np.concatenate([delta, rows])
+        total = self.snapshot.index.count if self.snapshot else 0
+        return replace(
+            self,
+            generation=reading.generation(),
+            last_key=reading.last_key(),
+            last_tombstone=last_tombstone,
+            dead=dead,
+            delta_keys=delta_keys,
+            delta=delta,
+            exclusion=Exclusion(dead, total) if len(dead) else None,
+        )
+
+    @property
+    def count(self) -> int:
+        """Number of documents that a search can return."""
+        held = self.snapshot.index.count if self.snapshot else 0
+        return held - len(self.dead) + len(self.delta_keys)
+
+    def nearest(
+        self, reading: StoreReading, query: NDArray[np.float32], wanted: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Find the best rows and score them exactly with their stored vectors.
+
+        Args:
+            reading: The transaction that this view is of.
+            query: (D,) unit vector.
+            wanted: How many, at least 1.
+
+        Returns:
+            Scores (n,), descending, and keys (n,). n is `wanted` or more, where more rows tie with
+            the last; fewer only if there are fewer documents.
+        """
+        wanted = min(wanted, self.count)
+        if wanted == 0:
+            return np.empty(0, np.float32), np.empty(0, np.int64)
+        width = wanted + _SPARE
+        while True:
+            rough, keys = self._candidates(query, width)
+            if len(keys) < wanted:
+                return self._scan(reading, query, wanted)
+            order = np.argsort(keys)
+            found, rows = reading.vectors(keys[order].tolist())
+            if len(found) < len(keys):
+                return self._scan(reading, query, wanted)
+            scores = exact_scores(rows, query)
+            best = np.argsort(-scores, kind="stable")
+            cut = rough[order[best[wanted - 1]]]
+            if len(keys) < width or rough[-1] < cut - TIE_MARGIN or self._is_widest(width):
+                return scores[best], found[best]
+            width *= 4
+
+    def _is_widest(self, width: int) -> bool:
+        index = self.snapshot.index if self.snapshot else None
+        return index is not None and not index.exact and width >= _WIDEST_GRAPH_SEARCH
+
+    def _candidates(
+        self, query: NDArray[np.float32], width: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Rough scores, descending, and keys of up to `width` rows that may be the nearest."""
+        rough, keys = np.empty(0, np.float32), np.empty(0, np.int64)
+        if self.snapshot is not None and self.snapshot.index.count:
+            rough, positions = self.snapshot.index.search(
+                query,
+                min(width, self.snapshot.index.count),
+                effort=self.snapshot.manifest.effort,
+                exclusion=self.exclusion,
+            )
+            keys = self.snapshot.keys[positions]
+        if len(self.delta_keys):
+            rough = np.concatenate([rough, self.delta @ query])
+            keys = np.concatenate([keys, self.delta_keys])
+            best = np.argsort(-rough, kind="stable")[:width]
+            rough, keys = rough[best], keys[best]
+        return rough, keys
+
+    def _scan(
+        self, reading: StoreReading, query: NDArray[np.float32], wanted: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Compare every stored vector: slow, but it finds what an index could not reach."""
+        nearest = NearestSoFar(query[np.newaxis], wanted)
+        after = 0
+        while True:
+            keys, rows = reading.vectors_after(after, limit=_SCAN_ROWS)
+            if len(keys) == 0:
+                return nearest.result(0)
+            nearest.add(keys, rows)
+            after = int(keys[-1])
