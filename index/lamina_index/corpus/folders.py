@@ -39,7 +39,7 @@ def read_folder(folder: Path) -> Iterator[tuple[Path, Values | RowError]]:
         CorpusError: If there is no such file.
     """
     found = False
-    for path in _text_files(folder):
+    for path in text_files(folder):
         found = True
         try:
             text = _read_whole(path)
@@ -51,7 +51,8 @@ def read_folder(folder: Path) -> Iterator[tuple[Path, Values | RowError]]:
         raise CorpusError(f"{folder}: holds no .md or .txt file; name a file, or another folder")
 
 
-def _text_files(folder: Path) -> Iterator[Path]:
+def text_files(folder: Path) -> Iterator[Path]:
+    """Find the files that `read_folder` reads, in its order."""
     for parent, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):

@@ -21,7 +21,7 @@ STDIN = "-"
 _BLOCK_BYTES = 2**20
 _UTF8_BOM = b"\xef\xbb\xbf"
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
-_GZIP_MAGIC = b"\x1f\x8b"  # no UTF-8 text begins so, hence gzip is known by content, not by name
+GZIP_MAGIC = b"\x1f\x8b"  # no UTF-8 text begins so, hence gzip is known by content, not by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def open_stream(path: Path | str) -> Iterator[io.BufferedIOBase]:
                 if isinstance(file, io.BufferedReader)
                 else io.BufferedReader(cast(io.RawIOBase, file))
             )
-            packed = stream.peek(2)[:2] == _GZIP_MAGIC
+            packed = stream.peek(2)[:2] == GZIP_MAGIC
             yield gzip.GzipFile(fileobj=stream) if packed else stream
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise CorpusError(f"{label(path)}: cut or damaged gzip ({error}); copy it again") from error

@@ -1,0 +1,164 @@
+"""Corpus to collection: streaming, resumable, and never harming what was there.
+
+Records are read in blocks; while the encoder works on one block, the next is read and the one
+before is stored. A block's rows, vectors and the count of records they came from are one
+transaction, so whenever a build is killed, another process goes on after the last stored block and
+ends with the same rows under the same keys.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+
+from lamina_index.build_blocks import PART_FIELDS
+from lamina_index.build_plan import BuildPlan, Mode, identify_inputs
+from lamina_index.build_report import BuildReport, Stopwatch
+from lamina_index.build_run import REPORT_FILE, BuildRun, BuildStatus, OnProgress
+from lamina_index.build_site import check_target, claim_site, is_finished
+from lamina_index.collection import (
+    MANIFEST_FILE,
+    building_folder,
+    is_collection,
+    recover_swap,
+)
+from lamina_index.corpus import CorpusOptions, FieldTypes, read_corpus
+from lamina_index.corpus.inputs import resolve_inputs
+from lamina_index.encoder import Encoder
+from lamina_index.errors import CollectionExistsError, StorageFullError
+from lamina_index.manifest import Chunking, CollectionManifest, EncoderReference
+from lamina_index.searcher import check_encoder
+from lamina_index.text import TEXT_VERSION
+from lamina_index.vectors import make_index
+
+__all__ = ["BuildStatus", "build_collection"]
+
+
+def build_collection(
+    inputs: Sequence[str | Path],
+    folder: str | Path,
+    encoder: Encoder,
+    *,
+    options: CorpusOptions | None = None,
+    chunking: Chunking | None = None,
+    factory: str = "auto",
+    threads: int | None = None,
+    mode: Mode = "new",
+    resume: bool = False,
+    on_progress: OnProgress = lambda status: None,
+) -> BuildReport:
+    """Read a corpus, embed it and make a collection that can be searched.
+
+    Rows that cannot be indexed go to `rejects.jsonl`, texts that the encoder cut to
+    `truncated.jsonl`, the report to `build.json`, all in the collection. Of rows with the same id
+    the last one counts.
+
+    Args:
+        inputs: Files, folders, or `-` for standard input.
+        folder: The collection's folder.
+        encoder: Embeds the documents; the collection is bound to its fingerprint.
+        options: How to read the inputs.
+        chunking: Split texts into parts. Appending takes the collection's own setting for None.
+        factory: FAISS factory string, or `auto`.
+        threads: To build the index with; by default the CPUs available to the process.
+        mode: `new` refuses an existing collection; `append` adds to it; `replace` builds a new
+            one beside it and then puts that in its place.
+        resume: Insist on continuing an interrupted build, which is refused if the one found is of
+            other inputs or options. If this very build is complete already, its report is given.
+            Without it an equal build is continued and any other dropped.
+        on_progress: Called after each block of rows, and while the index is built.
+
+    Raises:
+        CollectionExistsError: If the folder holds something that the mode does not allow for, or
+            a collection to append to that splits texts otherwise.
+        CollectionNotFoundError: If there is no collection to append to.
+        CollectionBusyError: If another process builds or writes there.
+        CorpusError: If an input cannot be read, or a replacement would hold nothing.
+        EncoderMismatchError: If the collection to append to was built by another encoder.
+        EncoderOutputError: If the encoder fails on every text.
+        ResumeError: See `resume`.
+        StorageFullError: If the disk is full; what was there before is untouched.
+        ValueError: If parts are longer than the encoder reads.
+    """
+    watch = Stopwatch()
+    target = Path(os.path.abspath(folder))
+    options = options or CorpusOptions()
+    types = FieldTypes()
+    records = read_corpus(inputs, options, fields=types)
+    recover_swap(target)
+    manifest = _manifest(target, mode, encoder, chunking)
+    if factory != "auto":
+        make_index(factory, encoder.dimension)  # a bad factory shows now, not after hours
+    plan = BuildPlan(
+        append=mode == "append",
+        inputs=identify_inputs(resolve_inputs(inputs, options)),
+        options=asdict(options),
+        chunking=manifest.chunking,
+        encoder=manifest.encoder,
+    )
+    if resume and is_finished(target, plan):
+        return BuildReport.read(target / REPORT_FILE)
+    check_target(target, mode)
+    with (
+        _full_disk_told(target),
+        claim_site(target, mode, plan, manifest, resume=resume) as site,
+    ):
+        if not site.progress.finished:
+            types.known.update(site.progress.fields_before)
+            run = BuildRun(site, encoder, types, watch, on_progress, factory, threads)
+            run.store_rows(islice(records, site.progress.rows, None))
+            run.finish(mode)
+        site.publish()
+    return BuildReport.read(target / REPORT_FILE)
+
+
+@contextmanager
+def _full_disk_told(target: Path) -> Iterator[None]:
+    """Give a full disk the message that helps: what is safe, what is kept, what to do."""
+    try:
+        yield
+    except (OSError, StorageFullError) as error:
+        if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise StorageFullError(
+            f"no space left on the device of {target}, which is as it was before. Free some and "
+            "run the same command again to go on where it stopped; what a build has stored so far "
+            f"is in {building_folder(target)}"
+        ) from error
+
+
+def _manifest(
+    target: Path, mode: Mode, encoder: Encoder, chunking: Chunking | None
+) -> CollectionManifest:
+    """Describe the collection: what a new one starts with, or what one to append to has.
+
+    Raises:
+        CollectionExistsError: If the one to append to splits texts otherwise.
+        EncoderMismatchError: If it was built by another encoder.
+    """
+    reference = EncoderReference(
+        name=encoder.name, precision=encoder.precision, fingerprint=encoder.fingerprint
+    )
+    if mode != "append" or not is_collection(target):
+        return CollectionManifest(
+            encoder=reference,
+            dimension=encoder.dimension,
+            text_version=TEXT_VERSION,
+            fields=PART_FIELDS if chunking else {},
+            chunking=chunking,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+    manifest = CollectionManifest.read(target / MANIFEST_FILE)
+    check_encoder(target, manifest, encoder)
+    if chunking not in (None, manifest.chunking):
+        raise CollectionExistsError(
+            f"{target}: its texts are split as {manifest.chunking}, not {chunking}; append with "
+            "the same, or build it anew with --replace"
+        )
+    return manifest

@@ -1,0 +1,242 @@
+"""One run of a build in its folder: rows in, then the index, then the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import orjson
+
+from lamina_index.build_blocks import Block, EncodedBlock, Split, blocks, encode_block, part_id
+from lamina_index.build_plan import Mode, estimate_rows
+from lamina_index.build_report import BuildReport, Stopwatch, Truncation, peak_memory_bytes
+from lamina_index.build_site import PROGRESS, BuildSite
+from lamina_index.chunking import chunk_text
+from lamina_index.collection import MANIFEST_FILE
+from lamina_index.corpus import Document, FieldTypes, Rejected
+from lamina_index.encoder import Encoder
+from lamina_index.errors import CorpusError, DamagedError
+from lamina_index.manifest import Chunking
+from lamina_index.row_log import REJECTS_FILE, TRUNCATED_FILE, RowLog
+from lamina_index.snapshot import write_snapshot
+from lamina_index.snapshot_files import Snapshot
+from lamina_index.view import DELTA_LIMIT
+
+REPORT_FILE = "build.json"
+_LIVE_DELTA_SHARE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class BuildStatus:
+    """What a running build tells.
+
+    Attributes:
+        stage: `rows` while documents are read, embedded and stored, then `index`.
+        rows: Records dealt with, those of interrupted runs included; then rows in the index.
+        total_rows: How many there are, of records only about; None if that cannot be told.
+    """
+
+    stage: Literal["rows", "index"]
+    rows: int
+    total_rows: int | None
+
+
+OnProgress = Callable[[BuildStatus], None]
+
+
+class BuildRun:
+    """Stores rows with the progress they make, and finishes the collection."""
+
+    def __init__(
+        self,
+        site: BuildSite,
+        encoder: Encoder,
+        types: FieldTypes,
+        watch: Stopwatch,
+        on_progress: OnProgress,
+        factory: str,
+        threads: int | None,
+    ) -> None:
+        self._site = site
+        self._encoder = encoder
+        self._types = types
+        self._watch = watch
+        self._on_progress = on_progress
+        self._factory = factory
+        self._threads = threads
+        self._chunking = site.manifest.chunking
+        self._progress = site.progress
+        self._resumed_rows = site.progress.rows
+        self._unindexed = 0
+        self._rejects = RowLog(site.folder / REJECTS_FILE, site.progress.rejects_bytes)
+        self._truncated = RowLog(site.folder / TRUNCATED_FILE, site.progress.truncated_bytes)
+
+    def store_rows(self, records: Iterator[Document | Rejected]) -> None:
+        """Embed and store what is left of the inputs."""
+        stream = blocks(records, _splitter(self._encoder, self._chunking))
+        self._tell_rows()
+        with ThreadPoolExecutor(1, "lamina-build-encode") as encoding:
+            waiting: Future[EncodedBlock] | None = None
+            while block := self._read(stream):
+                following = encoding.submit(self._encode, block)
+                if waiting is not None:
+                    self._store(waiting.result())
+                waiting = following
+            if waiting is not None:
+                self._store(waiting.result())
+
+    def finish(self, mode: Mode) -> None:
+        """Build the index, check that nothing is missing, and write the report.
+
+        Raises:
+            CorpusError: If a replacement would hold nothing.
+            DamagedError: If vectors, documents and rows of the index are not the same number.
+        """
+        store, progress = self._site.store, self._progress
+        if mode == "replace" and progress.rows > 0 and progress.indexed == 0:
+            first = orjson.loads(self._rejects.first_line())
+            self._site.abandon()
+            raise CorpusError(
+                f"not one of {progress.rows} rows can be indexed, so {self._site.target} stays as "
+                f"it was; the first, {first['file']}:{first['line']}: {first['reason']}"
+            )
+        snapshot = self._write_snapshot()
+        self._check_complete(snapshot)
+        report = BuildReport(
+            collection=str(self._site.target),
+            mode=mode,
+            rows_read=progress.rows,
+            rows_resumed=self._resumed_rows,
+            rows_indexed=progress.indexed,
+            rows_replaced=progress.replaced,
+            rows_rejected=progress.rejected,
+            truncation=Truncation(
+                texts=progress.truncated,
+                longest_tokens=progress.longest_tokens,
+                max_tokens=self._encoder.max_tokens,
+            ),
+            documents=snapshot.count,
+            encoder=self._site.manifest.encoder,
+            stage_seconds=self._watch.seconds,
+            total_seconds=self._watch.total(),
+            rows_per_second=(progress.rows - self._resumed_rows) / self._watch.total(),
+            peak_memory_bytes=peak_memory_bytes(),
+            index=snapshot.summary(),
+        )
+        report.write(self._site.folder / REPORT_FILE)
+        finished = progress.model_copy(update={"finished": True})
+        store.set_meta(PROGRESS, finished.model_dump(mode="json"))
+
+    def _read(self, stream: Iterator[Block]) -> Block | None:
+        with self._watch.stage("read"):
+            return next(stream, None)
+
+    def _encode(self, block: Block) -> EncodedBlock:
+        with self._watch.stage("encode"):
+            return encode_block(block, self._encoder, chunked=self._chunking is not None)
+
+    def _store(self, encoded: EncodedBlock) -> None:
+        """Commit a block with the progress it makes; its log lines go to disk before."""
+        store, progress, block = self._site.store, self._progress, encoded.block
+        with self._watch.stage("store"):
+            self._rejects.append(block.rejected)
+            self._truncated.append(encoded.cut)
+            self._widen_manifest()
+            known, stale = self._present(encoded)
+            self._progress = progress.model_copy(
+                update={
+                    "rows": progress.rows + block.rows,
+                    "indexed": progress.indexed + encoded.indexed,
+                    "replaced": progress.replaced + encoded.repeated + known,
+                    "rejected": progress.rejected + len(block.rejected),
+                    "truncated": progress.truncated + len(encoded.cut),
+                    "longest_tokens": max(
+                        [progress.longest_tokens, *(cut.tokens for cut in encoded.cut)]
+                    ),
+                    "rejects_bytes": self._rejects.size_bytes,
+                    "truncated_bytes": self._truncated.size_bytes,
+                }
+            )
+            store.upsert(
+                encoded.documents,
+                encoded.embeddings,
+                remove=stale,
+                progress=self._progress.model_dump(mode="json"),
+            )
+        self._tell_rows()
+        self._unindexed += len(encoded.documents)
+        if progress.plan.append and self._unindexed > max(
+            DELTA_LIMIT, store.count() // _LIVE_DELTA_SHARE
+        ):
+            self._write_snapshot()  # whoever searches meanwhile holds newer rows in memory
+
+    def _write_snapshot(self) -> Snapshot:
+        with self._watch.stage("snapshot"):
+            snapshot = write_snapshot(
+                self._site.folder,
+                self._site.store,
+                factory=self._factory,
+                threads=self._threads,
+                progress=lambda done, total: self._on_progress(BuildStatus("index", done, total)),
+            )
+        self._unindexed = 0
+        return snapshot
+
+    def _widen_manifest(self) -> None:
+        """Put new metadata fields into `collection.json` before a row that has them is stored."""
+        if self._types.known != self._site.manifest.fields:
+            fields = dict(self._types.known)
+            self._site.manifest = self._site.manifest.model_copy(update={"fields": fields})
+            self._site.manifest.write(self._site.folder / MANIFEST_FILE)
+
+    def _present(self, encoded: EncodedBlock) -> tuple[int, list[str]]:
+        """Count the block's ids that are stored already; list their parts that would be left."""
+        with self._site.store.reading() as reading:
+            if self._chunking is None:
+                return len(reading.existing(list(encoded.parts))), []
+            first = {part_id(document_id, 1): document_id for document_id in encoded.parts}
+            known = reading.existing(list(first))
+            stale: list[str] = []
+            for document_id in (first[part] for part in known):
+                number = encoded.parts[document_id] + 1
+                while found := reading.existing([part_id(document_id, number)]):
+                    stale += found
+                    number += 1
+            return len(known), stale
+
+    def _check_complete(self, snapshot: Snapshot) -> None:
+        with self._site.store.reading() as reading:
+            documents, vectors = reading.count(), reading.vector_count()
+        if not documents == vectors == snapshot.count:
+            raise DamagedError(
+                f"{self._site.folder}: {documents} documents, {vectors} vectors and "
+                f"{snapshot.count} rows in the index; expected the same number of each. This is "
+                "a fault of Lamina's or of the disk; delete the folder and build again"
+            )
+
+    def _tell_rows(self) -> None:
+        total = estimate_rows(self._progress.plan.inputs)
+        self._on_progress(BuildStatus("rows", self._progress.rows, total))
+
+
+def _splitter(encoder: Encoder, chunking: Chunking | None) -> Split | None:
+    """Make the function that splits texts as the collection wants it.
+
+    Raises:
+        ValueError: If the encoder would cut such parts.
+    """
+    if chunking is None:
+        return None
+    tokenizer = encoder.whole_text_tokenizer()
+    room = encoder.max_tokens - tokenizer.num_special_tokens_to_add(is_pair=False)
+    if chunking.tokens > room:
+        raise ValueError(
+            f"parts of {chunking.tokens} tokens are longer than {encoder.name} reads; at most "
+            f"{room} fit"
+        )
+    return partial(
+        chunk_text, tokenizer=tokenizer, tokens=chunking.tokens, overlap=chunking.overlap
+    )

@@ -1,0 +1,205 @@
+"""`lamina index`: build a collection, look into it, check it, mend its index, take it out again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from typer.core import TyperCommand
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    help="Build collections and care for them.",
+)
+
+Collection = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a collection.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+Factory = Annotated[str, typer.Option(help="FAISS factory string; auto chooses by size.")]
+
+
+class _ManyInputs(TyperCommand):
+    """Takes `--input a b c` for `--input a --input b --input c`, so that a shell's `*` works."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        spread: list[str] = []
+        after_input = False
+        for argument in args:
+            if argument.startswith("-") and argument != "-":
+                after_input = argument.split("=")[0] == "--input"
+            elif after_input and spread[-1] != "--input":
+                spread.append("--input")
+            spread.append(argument)
+        return super().parse_args(ctx, spread)
+
+
+@app.command(cls=_ManyInputs)
+def build(
+    inputs: Annotated[
+        list[str],
+        typer.Option(
+            "--input", metavar="F [F...]", help="Files or folders to read; - is standard input."
+        ),
+    ],
+    collection: Annotated[Path, typer.Option(metavar="DIR", help="Folder to build.")],
+    encoder: Annotated[str, typer.Option(help="Name or folder of the encoder.")] = "default",
+    precision: Annotated[
+        Literal["int8", "fp32", "fp16"] | None,
+        typer.Option(help="Which of the encoder's graphs; by default the fastest that is right."),
+    ] = None,
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where it runs.")] = "auto",
+    file_format: Annotated[
+        Literal["jsonl", "csv", "tsv", "parquet", "text", "folder", "beir"] | None,
+        typer.Option("--format", help="Format of the inputs; by default from their names."),
+    ] = None,
+    delimiter: Annotated[str | None, typer.Option(help="Between columns of CSV and TSV.")] = None,
+    id_field: Annotated[
+        str | None,
+        typer.Option(help="Field of the id (by default id or _id); `line` makes ids of lines."),
+    ] = None,
+    text_field: Annotated[str, typer.Option(help="Field of the text.")] = "text",
+    append: Annotated[
+        bool, typer.Option("--append", help="Add to the collection; a known id is replaced.")
+    ] = False,
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Build anew, then put it in the collection's place."),
+    ] = False,
+    chunk: Annotated[
+        int | None, typer.Option(min=1, help="Split texts into parts of so many tokens.")
+    ] = None,
+    overlap: Annotated[int, typer.Option(min=0, help="Tokens that neighbouring parts share.")] = 0,
+    factory: Factory = "auto",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue an interrupted build, or refuse.")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 3 if a row was rejected.")
+    ] = False,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Encoder threads; by default all CPUs given to it.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Read a corpus, embed it and make a collection that can be searched."""
+    if append and replace:
+        raise typer.BadParameter("give --append or --replace, not both")
+    if overlap and chunk is None:
+        raise typer.BadParameter("--overlap goes with --chunk")
+    if chunk is not None and overlap > chunk // 2:
+        raise typer.BadParameter("--overlap must be at most half of --chunk")
+    from lamina_index.build import build_collection
+    from lamina_index.build_view import progress_bar, report_table
+    from lamina_index.corpus import CorpusOptions
+    from lamina_index.encoder import OnnxEncoder
+    from lamina_index.errors import RejectedRowsError
+    from lamina_index.manifest import Chunking
+    from lamina_index.row_log import REJECTS_FILE
+    from lamina_index.terminal import print_table
+
+    try:
+        options = CorpusOptions(file_format, id_field, text_field, delimiter)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    loaded = OnnxEncoder.load(encoder, precision=precision, device=device, threads=threads)
+    with progress_bar() as on_progress:
+        report = build_collection(
+            inputs,
+            collection,
+            loaded,
+            options=options,
+            chunking=None if chunk is None else Chunking(tokens=chunk, overlap=overlap),
+            factory=factory,
+            threads=threads,
+            mode="append" if append else "replace" if replace else "new",
+            resume=resume,
+            on_progress=on_progress,
+        )
+    if json:
+        typer.echo(report.model_dump_json(indent=2))
+    else:
+        print_table(report_table(report))
+    if strict and report.rows_rejected:
+        raise RejectedRowsError(
+            f"{report.rows_rejected} of {report.rows_read} rows were rejected, the others are "
+            f"indexed; {collection / REJECTS_FILE} says which and why"
+        )
+
+
+@app.command()
+def info(collection: Collection, json: Json = False) -> None:
+    """Show what a collection holds and how it is searched."""
+    from lamina_index.searcher import Searcher
+
+    with Searcher.open(collection, None) as searcher:
+        facts = searcher.info()
+    if json:
+        _print_json(facts)
+    else:
+        from lamina_index.terminal import facts_table, print_table
+
+        print_table(facts_table(facts))
+
+
+@app.command()
+def verify(collection: Collection, json: Json = False) -> None:
+    """Read every byte and compare it with its checksum; exit with 1 if there is damage."""
+    from lamina_index.collection import verify_collection
+
+    damage = verify_collection(collection)
+    if json:
+        _print_json({"sound": not damage, "damage": damage})
+    else:
+        typer.echo("\n".join(damage) if damage else f"{collection}: sound")
+    if damage:
+        raise typer.Exit(1)
+
+
+@app.command()
+def compact(collection: Collection, factory: Factory = "auto", json: Json = False) -> None:
+    """Make the search index anew from the stored vectors, without embedding anything."""
+    from lamina_index.collection import open_collection, writer_lock
+    from lamina_index.snapshot import write_snapshot
+
+    _, store = open_collection(collection, read_only=False)
+    with store, writer_lock(collection):
+        snapshot = write_snapshot(collection, store, factory=factory)
+    if json:
+        _print_json(snapshot.summary())
+    else:
+        from lamina_index.terminal import facts_table, print_table
+
+        print_table(facts_table(snapshot.summary()))
+
+
+@app.command()
+def export(
+    collection: Collection,
+    output: Annotated[
+        Path,
+        typer.Option(
+            help="A .jsonl file or - for documents alone; else a new folder for documents.jsonl "
+            "and embeddings.npy, row by row the same."
+        ),
+    ],
+    json: Json = False,
+) -> None:
+    """Write all documents, and their vectors, to files that other tools and `build` can read."""
+    from lamina_index.collection_export import export_documents, export_folder
+
+    if output.suffix == ".jsonl" or str(output) == "-":
+        count = export_documents(collection, output)
+    else:
+        count = export_folder(collection, output)
+    if json and str(output) != "-":
+        _print_json({"documents": count, "output": str(output)})
+    else:
+        typer.echo(f"{count} documents written to {output}", err=True)
+
+
+def _print_json(value: object) -> None:
+    import orjson
+
+    typer.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2))
