@@ -14,7 +14,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lamina_index.errors import CollectionBusyError, CollectionNotFoundError, DamagedError
+from lamina_index.errors import (
+    CollectionBusyError,
+    CollectionNotFoundError,
+    DamagedError,
+    LaminaError,
+)
 from lamina_index.manifest import CollectionManifest, sync_folder
 from lamina_index.snapshot_files import check_all, snapshot_folder, snapshot_numbers
 from lamina_index.store import DocumentStore
@@ -62,9 +67,15 @@ def writer_lock(folder: Path) -> Iterator[None]:
 
     Raises:
         CollectionBusyError: If another holds it, or has just replaced the folder.
+        CollectionNotFoundError: If there is no such folder.
     """
     path = folder / LOCK_FILE
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except FileNotFoundError as error:
+        raise CollectionNotFoundError(f"{folder}: no such collection folder") from error
+    except OSError as error:
+        raise LaminaError(f"{folder}: cannot be written to ({error.strerror})") from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -114,6 +125,7 @@ def recover_swap(target: Path) -> None:
 
     Raises:
         CollectionBusyError: If it is alive but does not come to its end.
+        CollectionNotFoundError: If it was killed and the folder around them cannot be written.
     """
     old = _sibling(target, "old")
     deadline = time.monotonic() + _SWAP_SECONDS
@@ -122,10 +134,14 @@ def recover_swap(target: Path) -> None:
             with writer_lock(old):
                 if not target.exists():
                     old.rename(target)
-        except (CollectionBusyError, FileNotFoundError):
+        except (CollectionBusyError, CollectionNotFoundError):
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
+        except OSError as error:
+            raise CollectionNotFoundError(
+                f"{target}: its replacement was killed half-way; rename {old} to {target}"
+            ) from error
 
 
 def drop_replaced(target: Path) -> None:

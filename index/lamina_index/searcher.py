@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +25,7 @@ from lamina_index.errors import (
 from lamina_index.manifest import CollectionManifest, FieldType, Metadata
 from lamina_index.runtime import available_threads
 from lamina_index.scoring import best_first, unit_rows
-from lamina_index.snapshot_files import check_all
+from lamina_index.snapshot_files import Snapshot, check_all
 from lamina_index.store import DocumentStore, StoredDocument
 from lamina_index.store_reading import StoreReading
 from lamina_index.view import View
@@ -91,8 +92,9 @@ class Searcher:
         self._refreshing = threading.Lock()
         self._verified: int | None = None
         self._pool: ThreadPoolExecutor | None = None
-        with store.reading() as reading:
-            self._view = View.open(folder, manifest.dimension, reading)
+        self._view: View | None = None
+        with self._viewing():
+            pass  # open the snapshot now rather than at the first search
 
     @classmethod
     def open(cls, folder: Path | str, encoder: Encoder | None = None) -> Self:
@@ -239,13 +241,13 @@ class Searcher:
     @property
     def count(self) -> int:
         """Number of documents, as of the last committed write."""
-        with self._store.reading() as reading:
-            return self._current(reading).count
+        with self._viewing() as (_, view):
+            return view.count
 
     @property
     def verified(self) -> bool:
         """Whether every byte of the snapshot in use has been compared with its digests."""
-        snapshot = self._view.snapshot
+        snapshot = self._snapshot
         return snapshot is None or self._verified == snapshot.number
 
     def verify(self) -> None:
@@ -256,7 +258,7 @@ class Searcher:
         Raises:
             DamagedError: If a file is not as it was written.
         """
-        snapshot = self._view.snapshot
+        snapshot = self._snapshot
         if snapshot is None:
             return
         if found := check_all(snapshot.folder):
@@ -265,9 +267,8 @@ class Searcher:
 
     def info(self) -> dict[str, Any]:
         """Describe the collection and the index in use, as JSON values."""
-        with self._store.reading() as reading:
-            view = self._current(reading)
-        snapshot = view.snapshot
+        with self._viewing() as (_, view):
+            snapshot = view.snapshot
         return {
             "count": view.count,
             "dimension": self.manifest.dimension,
@@ -294,8 +295,7 @@ class Searcher:
                 f"top_k is {top_k} and offset {offset}; expected at least 1 and at least 0"
             )
         started = time.perf_counter()
-        with self._store.reading() as reading:
-            view = self._current(reading)
+        with self._viewing() as (reading, view):
             scores, keys = view.nearest(reading, query, offset + top_k)
             searched = time.perf_counter()
             hits = _fetch(reading, scores, keys, top_k, offset, min_score)
@@ -304,20 +304,37 @@ class Searcher:
             "fetch": time.perf_counter() - searched,
         }
 
-    def _current(self, reading: StoreReading) -> View:
-        """The view that fits a transaction, kept for the next search if it is newer."""
-        view = self._view
+    @property
+    def _snapshot(self) -> Snapshot | None:
+        return self._view.snapshot if self._view else None
+
+    @contextmanager
+    def _viewing(self) -> Iterator[tuple[StoreReading, View]]:
+        """A read transaction and the view that belongs to it."""
+        while True:
+            with self._store.reading() as reading:
+                view = self._current(reading)
+                if view is not None:
+                    yield reading, view
+                    return
+
+    def _current(self, reading: StoreReading) -> View | None:
+        """The view of a transaction; None if it began before what is at hand by now."""
         generation = reading.generation()
-        if view.generation == generation:
+        view = self._view
+        if view is not None and view.generation == generation:
             return view
         with self._refreshing:
             view = self._view
+            if view is None:
+                self._view = View.open(self.folder, self.manifest.dimension, reading)
+                return self._view
             if view.generation == generation:
                 return view
-            if view.generation > generation:  # this transaction began before another thread's
-                return View.open(self.folder, self.manifest.dimension, reading)
-            self._view = view.at(self.folder, reading)
-            return self._view
+            newer = view.at(self.folder, reading) if view.generation < generation else None
+            if newer is not None:
+                self._view = newer
+            return newer
 
 
 def check_encoder(folder: Path, manifest: CollectionManifest, encoder: Encoder) -> None:

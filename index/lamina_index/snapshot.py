@@ -30,6 +30,7 @@ from lamina_index.snapshot_files import (
     remove_leftovers,
     snapshot_folder,
     snapshot_numbers,
+    write_keys,
 )
 from lamina_index.store import DocumentStore
 from lamina_index.vectors import EFFORTS, TooFewVectorsError, VectorIndex
@@ -149,7 +150,7 @@ def _write_files(
     index.save(folder / VECTORS_FILE)
     build_parameters = index.build_parameters
     del index  # from here on the file is mapped, so there is never a second copy in memory
-    np.save(folder / KEYS_FILE, np.concatenate(keys), allow_pickle=False)
+    write_keys(folder / KEYS_FILE, np.concatenate(keys))
     index = VectorIndex.load(folder / VECTORS_FILE)
     draft = SnapshotManifest(
         created=datetime.now(UTC).isoformat(timespec="seconds"),

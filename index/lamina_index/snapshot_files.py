@@ -171,6 +171,14 @@ def read_manifest(folder: Path) -> SnapshotManifest:
     return manifest
 
 
+def write_keys(path: Path, keys: NDArray[np.int64]) -> None:
+    """Write keys as `numpy.save` does, but with a plain error when the disk is full."""
+    with path.open("wb") as stream:
+        header = np.lib.format.header_data_from_array_1_0(keys)
+        np.lib.format.write_array_header_1_0(stream, header)
+        stream.write(keys.data)
+
+
 def read_fourcc(path: Path) -> str:
     """The four letters by which FAISS tells the kind of index in a file."""
     with path.open("rb") as stream:

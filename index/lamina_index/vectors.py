@@ -229,7 +229,7 @@ def _train(index: Any, factory: str, vectors: NDArray[np.float32]) -> None:
 def _training_rows(index: Any) -> int:
     core = _core(index)
     if isinstance(core, faiss.IndexIVF):
-        return max(_TRAINING_ROWS, _TRAINING_ROWS_PER_LIST * core.nlist)
+        return max(_TRAINING_ROWS, _TRAINING_ROWS_PER_LIST * int(core.nlist))
     return _TRAINING_ROWS
 
 

@@ -68,13 +68,22 @@ class View:
         )
 
     @classmethod
-    def open(cls, collection: Path, dimension: int, reading: StoreReading) -> View:
+    def open(cls, collection: Path, dimension: int, reading: StoreReading) -> View | None:
         """Open the newest sound snapshot and what came after it.
+
+        Returns:
+            The view, or None if the snapshot is newer than the transaction, which is then to be
+            begun again: it may see rows that were deleted before the snapshot was made.
 
         Raises:
             DamagedError: If no snapshot is sound, or there is none and too many rows need one.
         """
         snapshot, damage = open_newest(collection)
+        if snapshot is not None and (
+            snapshot.manifest.last_key > reading.last_key()
+            or snapshot.manifest.last_tombstone > reading.last_tombstone()
+        ):
+            return None
         if snapshot is None and (count := reading.count()) > DELTA_LIMIT:
             raise DamagedError(
                 f"{collection / SNAPSHOTS}: {count} documents but no search index; "
@@ -82,8 +91,11 @@ class View:
             )
         return replace(cls.over(snapshot, dimension), damage=tuple(damage)).advanced(reading)
 
-    def at(self, collection: Path, reading: StoreReading) -> View:
-        """The view for a later generation: a newer snapshot if there is one, else what is new."""
+    def at(self, collection: Path, reading: StoreReading) -> View | None:
+        """The view for a later generation: a newer snapshot if there is one, else what is new.
+
+        None has the same meaning as in `open`.
+        """
         numbers = snapshot_numbers(collection)
         ours = self.snapshot.number if self.snapshot else 0
         if numbers and numbers[0] > ours and not self.damage:
