@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from lamina_index.corpus import Document, Rejected
 from lamina_index.encoder import Encoder
 from lamina_index.errors import EvaluationError
-from lamina_index.scoring import best_first, exact_scores
+from lamina_index.exact import NearestSoFar
+from lamina_index.scoring import best_first
 
 _ENCODE_BLOCK = 2048
-_QUERY_BLOCK = 64
-_PRODUCT_ERROR = 1e-5
-"""More than a float32 matrix product of unit rows can be off, whatever its summation order."""
+_QUERY_BLOCK = 512
+_ROW_BLOCK = 8192
 
 
 def document_digest(document_id: str, text: str) -> int:
@@ -119,20 +119,16 @@ class ExactCorpus:
         }
 
     def _nearest(self, queries: NDArray[np.float32], top_k: int) -> list[list[str]]:
-        """Rank the documents for (Q, D) queries.
-
-        A matrix product finds all that could be among the best, whatever its rounding; the scores
-        that order them are those of search.
-        """
-        products = queries @ self.embeddings.T  # (Q, N)
-        place = max(0, products.shape[1] - top_k)
+        """Rank the documents for (Q, D) queries."""
+        nearest = NearestSoFar(queries, top_k)
+        for start in range(0, len(self.ids), _ROW_BLOCK):
+            rows = self.embeddings[start : start + _ROW_BLOCK]
+            nearest.add(np.arange(start, start + len(rows)), rows)
         found = []
-        for query, row in zip(queries, products, strict=True):
-            bound = np.partition(row, place)[place] - _PRODUCT_ERROR
-            candidates = np.flatnonzero(row >= bound)
-            scores = exact_scores(self.embeddings[candidates], query).tolist()
-            ids = [self.ids[candidate] for candidate in candidates]
-            found.append([ids[position] for position in best_first(scores, ids)[:top_k]])
+        for query in range(len(queries)):
+            scores, labels = nearest.result(query)
+            ids = [self.ids[label] for label in labels.tolist()]
+            found.append([ids[place] for place in best_first(scores.tolist(), ids)[:top_k]])
         return found
 
 

@@ -37,7 +37,7 @@ class Reply:
         if self.status == http.client.OK:
             return None
         kind = self.body.get("type") if isinstance(self.body, dict) else None
-        return str(kind).rpartition("/")[2]
+        return str(kind).rpartition(":")[2]
 
     def result(self) -> Any:
         """Give the body of a good answer.

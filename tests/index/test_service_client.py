@@ -96,7 +96,7 @@ def test_429_is_not_waited_out_for_ever(service: Service, monkeypatch: pytest.Mo
 
 
 def test_problem_details_reach_the_user(service: Service) -> None:
-    problem = {"type": "https://example/problems/no-such", "title": "None", "detail": "no x here"}
+    problem = {"type": "urn:lamina:problem:no-such", "title": "None", "detail": "no x here"}
     service.answers = [(404, {}, problem)]
     with ServiceClient(service.url) as client:
         reply = client.get("/v1/x")

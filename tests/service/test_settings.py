@@ -47,3 +47,10 @@ def test_settings_written_as_environment_read_back_the_same(
     for name, value in settings.environment().items():
         monkeypatch.setenv(name, value)
     assert Settings.load() == settings
+
+
+def test_the_key_that_a_client_sends_may_stand_in_the_same_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LAMINA_KEY", "secret")
+    assert Settings.load().port == 7650

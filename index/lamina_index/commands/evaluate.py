@@ -70,7 +70,7 @@ def evaluate(
     ] = None,
 ) -> None:
     """Measure retrieval on judged queries: MRR@10, nDCG@10, recall, MAP, each with an interval."""
-    given = {parameter for parameter, value in context.params.items() if value not in (None, [])}
+    given = {parameter for parameter, value in context.params.items() if value}
     _check_usage(given)
     from lamina_index.evaluate import evaluate as measure
     from lamina_index.evaluation_report import (
