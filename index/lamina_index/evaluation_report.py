@@ -184,8 +184,7 @@ def picture(values: dict[str, Any]) -> str:
 
 
 def write_report(folder: Path, evaluation: Evaluation, values: dict[str, Any]) -> list[Path]:
-    """Write `evaluation.json`, `.md`, `.svg`, and `per_query.jsonl` with values and rankings."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write `evaluation.json`, `.md`, `.svg`, and `per_query.jsonl` into an existing folder."""
     rows = [
         {
             "query": query,

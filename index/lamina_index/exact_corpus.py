@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lamina_index.corpus import Document, Rejected
 from lamina_index.encoder import Encoder
-from lamina_index.errors import EvaluationError
+from lamina_index.errors import EvaluationError, StorageFullError
 from lamina_index.exact import NearestSoFar
 from lamina_index.scoring import best_first
 
@@ -64,13 +66,14 @@ class ExactCorpus:
 
         Raises:
             EvaluationError: If not one document can be used.
+            StorageFullError: If the temporary folder is full.
         """
         self.rejected = 0
         self._encoder = encoder
         self._digests: dict[str, int] = {}
         rows: dict[str, int] = {}
         count = 0
-        with tempfile.TemporaryFile() as file:
+        with _scratch_file() as file:
             for block in _blocks(records, _ENCODE_BLOCK):
                 documents = [record for record in block if isinstance(record, Document)]
                 encoded = encoder.encode([document.text for document in documents], role="document")
@@ -145,6 +148,25 @@ def encoder_facts(encoder: Encoder) -> dict[str, Any]:
         "provider": getattr(encoder, "provider", None),
         "pooling": manifest and manifest.pooling,
     }
+
+
+@contextmanager
+def _scratch_file() -> Iterator[IO[bytes]]:
+    """Open an unnamed file in the system's temporary folder.
+
+    Raises:
+        StorageFullError: If that has no room for what is written.
+    """
+    try:
+        with tempfile.TemporaryFile() as file:
+            yield file
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise StorageFullError(
+            f"{tempfile.gettempdir()}: no space left for the corpus's embeddings; set TMPDIR to a "
+            "folder with more"
+        ) from error
 
 
 def _blocks(

@@ -137,3 +137,12 @@ def test_options_that_do_not_go_together_are_usage_errors(
 def test_a_missing_file_is_one_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", "--beir", "/nowhere"]) == 1
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_an_output_that_cannot_be_made_is_told_before_the_work(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = tmp_path / "taken"
+    taken.touch()
+    assert main(["evaluate", *files, "--output", str(taken)]) == 1
+    assert capsys.readouterr().err == f"lamina: {taken}: cannot be written (File exists)\n"

@@ -5,7 +5,7 @@ import pytest
 
 from lamina_index.corpus import Document, Rejected
 from lamina_index.encoder import Encoder
-from lamina_index.errors import EvaluationError
+from lamina_index.errors import EvaluationError, StorageFullError
 from lamina_index.exact_corpus import ExactCorpus, corpus_fingerprint, document_digest
 
 WORDS = ["rice", "guitar", "earth", "flat", "cook", "play", "learn", "moon", "sun", "fire", "tree"]
@@ -57,6 +57,14 @@ def test_rejected_and_blank_records_are_counted(word_encoder: Encoder) -> None:
 def test_a_corpus_without_documents_is_refused(word_encoder: Encoder) -> None:
     with pytest.raises(EvaluationError, match=r"no usable document \(1 records were rejected\)"):
         ExactCorpus(word_encoder, [Rejected("f", 1, "no id")])
+
+
+def test_a_full_temporary_folder_is_told_with_the_remedy(
+    word_encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda: open("/dev/full", "r+b", buffering=0))  # noqa: SIM115 - closed by its user
+    with pytest.raises(StorageFullError, match="set TMPDIR"):
+        ExactCorpus(word_encoder, documents(3))
 
 
 def test_the_fingerprint_knows_ids_from_texts_but_no_order() -> None:

@@ -80,6 +80,9 @@ def evaluate(
         write_report,
     )
 
+    if output is not None:
+        with _writing(output):  # now, not after minutes of work
+            output.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         inputs = _inputs(beir, queries, qrels, corpus, quora, split, seed, keep_self, output)
         if url is not None:
@@ -93,7 +96,8 @@ def evaluate(
     for warning in warnings_of(values):
         typer.echo(f"lamina: {warning}", err=True)
     if output is not None:
-        write_report(output, found, values)
+        with _writing(output):
+            write_report(output, found, values)
     if json:
         import orjson
 
@@ -158,7 +162,8 @@ def _inputs(
 
         built = build_split(find_release(quora), seed=seed)
         if output is not None:
-            built.write(output / "quora")
+            with _writing(output):
+                built.write(output / "quora")
         return inputs_from_quora(quora, built)
     assert queries is not None and qrels is not None  # noqa: PT018 - by _check_usage
     return inputs_from_files(queries, qrels, corpus, split=split, keep_self=keep_self)
@@ -189,6 +194,17 @@ def _of_encoder(
     assert inputs.corpus is not None  # by _check_usage
     with _progress() as advance:
         return ExactCorpus(encoder, with_distractors(inputs.corpus, distractors), progress=advance)
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Tell the user what keeps the folder from being written."""
+    from lamina_index.errors import EvaluationError
+
+    try:
+        yield
+    except OSError as error:
+        raise EvaluationError(f"{folder}: cannot be written ({error.strerror})") from error
 
 
 @contextmanager
