@@ -22,8 +22,8 @@ from lamina_service.settings import Settings
 _logger = logging.getLogger(__name__)
 
 _DESCRIPTION = """
-Semantic search over collections of texts. Errors are RFC 9457 problem details; their `type` is
-stable. Every reply carries `X-Request-ID`.
+Semantic search over collections of texts. Errors are RFC 9457 problem details; their type is
+stable. Every reply carries an X-Request-ID.
 """
 
 

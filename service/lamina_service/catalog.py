@@ -3,86 +3,184 @@
 from __future__ import annotations
 
 import logging
+import os
+import threading
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lamina_index.collection import MANIFEST_FILE
 from lamina_index.encoder import Encoder
 from lamina_index.errors import CollectionNotFoundError, LaminaError
 from lamina_index.searcher import Searcher
+from lamina_index.snapshot_files import SNAPSHOTS
+from lamina_index.store import STORE_FILE
 from lamina_service.errors import PROBLEM_URI, problem_of
 from lamina_service.metrics import Metrics
 
+REFRESH_SECONDS = 1.0
+_RETIREMENT_SECONDS = 60.0
+"""How long a replaced collection stays open for searches that began before."""
+
 _logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A collection as last opened; `identity` changes when it is worth opening again."""
+
+    identity: tuple[tuple[int, int], ...]
+    searcher: Searcher | None = None
+    failure: LaminaError | None = None
 
 
 class Catalog:
     """Finds collections by name.
 
     One that is damaged or was built by another encoder does not keep the others from being
-    served: asking for it raises the error that opening it gave.
+    served: asking for it raises the error that opening it gave. A background thread verifies
+    every file of what was opened, and takes up collections that are built, replaced, repaired or
+    removed while the service runs, within about a second.
     """
 
     def __init__(self, data: Path, encoder: Encoder, metrics: Metrics) -> None:
         self._data = data
         self._encoder = encoder
         self._metrics = metrics
-        self._found: dict[str, Searcher | LaminaError] = {}
+        self._entries: dict[str, _Entry] = {}
+        self._retired: list[tuple[float, Searcher]] = []
+        self._closing = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, name="catalog", daemon=True)
 
-    def open_all(self) -> None:
-        """Open every collection of the folder."""
-        for manifest in sorted(self._data.glob("*/collection.json")):
-            if not manifest.parent.name.startswith("."):  # those are unfinished builds
-                self._open(manifest.parent)
+    def open(self) -> None:
+        """Open every collection and start to keep watch."""
+        self.refresh()
+        self._keeper.start()
+
+    def close(self) -> None:
+        """Close every collection."""
+        self._closing.set()
+        self._keeper.join()
+        for entry in self._entries.values():
+            if entry.searcher is not None:
+                entry.searcher.close()
+        for _, searcher in self._retired:
+            searcher.close()
 
     def names(self) -> list[str]:
         """All collections, also those that could not be opened, in order."""
-        return list(self._found)
+        return sorted(self._entries)
 
     def failed(self) -> int:
-        """How many could not be opened."""
-        return sum(isinstance(found, LaminaError) for found in self._found.values())
+        """How many are not served."""
+        return sum(entry.failure is not None for entry in self._entries.values())
 
     def get(self, name: str) -> Searcher:
         """Give an open collection.
 
         Raises:
             CollectionNotFoundError: If there is none of that name.
-            LaminaError: Why it could not be opened.
+            LaminaError: Why it could not be opened, or what is damaged in it.
         """
-        found = self._found.get(name)
-        if found is None:
-            known = ", ".join(self._found) or "none"
+        entry = self._entries.get(name)
+        if entry is None:
+            known = ", ".join(self.names()) or "none"
             raise CollectionNotFoundError(f"no collection {name!r}; there is: {known}")
-        if isinstance(found, LaminaError):
-            raise found.with_traceback(None)
-        return found
+        if entry.searcher is None:
+            assert entry.failure is not None  # an entry has one or the other
+            raise entry.failure.with_traceback(None)
+        return entry.searcher
 
     def describe(self, name: str) -> dict[str, Any]:
-        """Tell a collection's state and size, or why it failed.
+        """Tell a collection's state and size, or why it is not served.
 
         Raises:
             CollectionNotFoundError: If there is none of that name.
         """
         try:
-            searcher = self.get(name)
+            return {"name": name, "status": "open", **self.get(name).info()}
         except CollectionNotFoundError:
             raise
         except LaminaError as error:
             problem = {"type": PROBLEM_URI + problem_of(error).slug, "detail": str(error)}
             return {"name": name, "status": "failed", "problem": problem}
-        return {"name": name, "status": "open", **searcher.info()}
 
-    def close(self) -> None:
-        """Close all collections."""
-        for found in self._found.values():
-            if isinstance(found, Searcher):
-                found.close()
+    def refresh(self) -> None:
+        """Open what is new or changed, let go of what is gone."""
+        folders = {
+            manifest.parent.name: manifest.parent
+            for manifest in self._data.glob(f"*/{MANIFEST_FILE}")
+            if not manifest.parent.name.startswith(".")  # those are builds under way
+        }
+        for name in self._entries.keys() - folders.keys():
+            self._put(name, None)
+        for name, folder in folders.items():
+            known = self._entries.get(name)
+            if known is None or known.identity != _identity(folder, known.failure):
+                self._put(name, self._open(folder))
 
-    def _open(self, folder: Path) -> None:
+    def _open(self, folder: Path) -> _Entry:
         try:
             searcher = Searcher.open(folder, self._encoder)
         except LaminaError as error:
-            _logger.error("%s is not served: %s", folder.name, error)
-            self._found[folder.name] = error
+            _logger.error("collection %s is not served: %s", folder.name, error)
+            return _Entry(_identity(folder, error), failure=error)
+        info = searcher.info()
+        index_bytes = info["index"]["size_bytes"] if info["index"] else 0
+        self._metrics.collection_opened(
+            folder.name, documents=info["count"], size_bytes=info["store_bytes"] + index_bytes
+        )
+        _logger.info("collection %s is open: %d documents", folder.name, info["count"])
+        return _Entry(_identity(folder, None), searcher=searcher)
+
+    def _put(self, name: str, entry: _Entry | None) -> None:
+        before = self._entries.get(name)
+        if before is not None and before.searcher is not None:
+            self._retired.append((time.monotonic(), before.searcher))
+        if entry is None:
+            self._entries.pop(name, None)
         else:
-            self._found[folder.name] = searcher
+            self._entries[name] = entry
+
+    def _keep(self) -> None:
+        while True:
+            for name in self.names():
+                self._verify(name)
+            if self._closing.wait(REFRESH_SECONDS):
+                return
+            self.refresh()
+            self._close_retired()
+
+    def _verify(self, name: str) -> None:
+        """Compare the files of a collection with their digests, once."""
+        entry = self._entries[name]
+        if entry.searcher is None or entry.searcher.verified:
+            return
+        try:
+            entry.searcher.verify()
+        except LaminaError as error:
+            _logger.error("collection %s is no longer served: %s", name, error)
+            self._put(name, _Entry(_identity(self._data / name, error), failure=error))
+
+    def _close_retired(self) -> None:
+        while self._retired and time.monotonic() - self._retired[0][0] > _RETIREMENT_SECONDS:
+            self._retired.pop(0)[1].close()
+
+
+def _identity(folder: Path, failure: LaminaError | None) -> tuple[tuple[int, int], ...]:
+    """Inode and time of the files that tell a collection from the one that was there before.
+
+    An open collection follows its own database and snapshots, so its manifest is enough; one that
+    failed is worth another try when any of its parts has changed.
+    """
+    parts = (MANIFEST_FILE,) if failure is None else (MANIFEST_FILE, STORE_FILE, SNAPSHOTS)
+    return tuple(_stamp(folder / part) for part in parts)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return (0, 0)
+    return (found.st_ino, found.st_mtime_ns)

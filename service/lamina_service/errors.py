@@ -93,6 +93,8 @@ PROBLEMS: dict[type[LaminaError], Problem] = {
     index.CollectionBusyError: Problem(409, "collection-busy", "Collection is being written"),
     index.DamagedError: Problem(503, "collection-damaged", "Damaged collection"),
     index.DocumentNotFoundError: Problem(404, "document-not-found", "No such document"),
+    index.IndexFactoryError: Problem(422, "index-factory", "Index type cannot be built"),
+    index.ResumeError: Problem(409, "build-differs", "Unfinished build of something else"),
     index.StorageFullError: Problem(507, "storage-full", "No space left"),
     index.EvaluationError: Problem(422, "evaluation", "Queries and judgements do not fit"),
     SettingsError: Problem(500, "settings", "Wrong settings"),

@@ -37,7 +37,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 class DocumentedApi(FastAPI):
-    """FastAPI whose OpenAPI also has the schema that `problems` refers to."""
+    """FastAPI whose OpenAPI knows problem documents instead of FastAPI's own errors."""
 
     def openapi(self) -> dict[str, Any]:
         """Write the document once."""
@@ -53,5 +53,16 @@ class DocumentedApi(FastAPI):
             schemas = schema.setdefault("components", {}).setdefault("schemas", {})
             schemas.update(model.pop("$defs"))
             schemas["Problem"] = model
+            _drop_own_errors(schema)
             self.openapi_schema = schema
         return self.openapi_schema
+
+
+def _drop_own_errors(schema: dict[str, Any]) -> None:
+    """Remove the 422 that FastAPI documents where a route documents none."""
+    for name in ("HTTPValidationError", "ValidationError"):
+        schema["components"]["schemas"].pop(name, None)
+    for operations in schema["paths"].values():
+        for operation in operations.values():
+            if "application/json" in operation["responses"].get("422", {}).get("content", {}):
+                del operation["responses"]["422"]

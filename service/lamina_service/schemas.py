@@ -6,11 +6,10 @@ from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, model_validator
-from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
 from lamina_index.encoder import Role
-from lamina_index.manifest import Metadata
+from lamina_index.manifest import Chunking, FieldType, Metadata, Precision
 
 MAX_TOP_K = 1000
 MAX_WINDOW = 10_000
@@ -31,11 +30,19 @@ def _from_digits(value: Any) -> Any:
     return int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 20 else value
 
 
-def _refuse_tokens(value: Any) -> Any:
-    """Tell users of token arrays, which the OpenAI shape allows, what to send instead."""
+def _check_texts(value: Any) -> Any:
+    """Refuse all but a text or texts; of token arrays, which OpenAI allows, tell what to send."""
     if isinstance(value, list) and any(isinstance(item, int | list) for item in value):
         raise PydanticCustomError("tokens", "token arrays are not taken; send a text or texts")
-    return value
+    if isinstance(value, str) or (isinstance(value, list) and value):
+        return value
+    raise PydanticCustomError("texts", "expected a text or a list of at least one text")
+
+
+def _never_null(schema: dict[str, Any]) -> None:
+    """Document a field that may be left out but not be null."""
+    schema |= schema.pop("anyOf")[0]
+    del schema["default"]
 
 
 def _as_list(value: Any) -> Any:
@@ -43,11 +50,12 @@ def _as_list(value: Any) -> Any:
 
 
 TopK = Annotated[
-    int, BeforeValidator(partial(_check_range, 1, MAX_TOP_K)), Field(ge=1, le=MAX_TOP_K)
+    int, Field(ge=1, le=MAX_TOP_K), BeforeValidator(partial(_check_range, 1, MAX_TOP_K))
 ]
 Offset = Annotated[
-    int, BeforeValidator(partial(_check_range, 0, MAX_WINDOW - 1)), Field(ge=0, lt=MAX_WINDOW)
+    int, Field(ge=0, lt=MAX_WINDOW), BeforeValidator(partial(_check_range, 0, MAX_WINDOW - 1))
 ]
+Vector = Annotated[list[FiniteFloat], Field(min_length=1, max_length=MAX_DIMENSION)]
 MinScore = Annotated[FiniteFloat, Field(ge=-1, le=1)]
 FieldNames = Annotated[list[str], Field(max_length=MAX_FIELDS)]
 
@@ -74,11 +82,12 @@ class SearchRequest(_Request):
         }
     )
 
-    query: str | SkipJsonSchema[None] = Field(None, description="text; longer than a limit is 422")
-    vector: (
-        Annotated[list[FiniteFloat], Field(min_length=1, max_length=MAX_DIMENSION)]
-        | (SkipJsonSchema[None])
-    ) = Field(None, description="of the collection's dimension; normalised here, so not all zero")
+    query: str | None = Field(None, description="text to search for", json_schema_extra=_never_null)
+    vector: Vector | None = Field(
+        None,
+        description="of the collection's dimension, not all zero; it is normalised",
+        json_schema_extra=_never_null,
+    )
     top_k: TopK = 10
     offset: Offset = Field(0, description=_WINDOW)
     fields: FieldNames | None = Field(None, description=_FIELDS)
@@ -129,7 +138,7 @@ class EmbeddingsRequest(_Request):
     )
 
     input: Annotated[
-        str | Annotated[list[str], Field(min_length=1)], BeforeValidator(_refuse_tokens)
+        str | Annotated[list[str], Field(min_length=1)], BeforeValidator(_check_texts)
     ] = Field(description="a text or texts; none may be blank")
     model: str | None = Field(None, description="the loaded encoder's name, or `default`")
     encoding_format: Literal["float", "base64"] = "float"
@@ -197,15 +206,53 @@ class CollectionProblem(_Reply):
     detail: str
 
 
-class CollectionReply(BaseModel):
-    """A collection's state; all but the first three only where it is open."""
+class CollectionEncoder(_Reply):
+    """The encoder that made a collection's vectors."""
 
-    model_config = ConfigDict(title="Collection", frozen=True)
+    name: str
+    precision: Precision
+    fingerprint: str
+
+
+class CollectionIndex(_Reply):
+    """The search index in use and how it was measured."""
+
+    snapshot: int
+    created: str
+    rows: int
+    factory: str = Field(description="FAISS factory string")
+    reason: str = Field(description="why this one")
+    parameters: dict[str, float]
+    recall_at_10: float = Field(alias="recall@10", description="against exact search")
+    recall_queries: int
+    recall_method: str
+    size_bytes: int
+
+
+class CollectionReply(_Reply):
+    """A collection's state; of one that failed only the name, the status and the problem."""
+
+    model_config = ConfigDict(title="Collection")
 
     name: str
     status: Literal["open", "failed"]
     problem: CollectionProblem | None = None
     count: int | None = Field(None, description="documents")
+    dimension: int | None = None
+    metric: Literal["cosine"] | None = None
+    encoder: CollectionEncoder | None = None
+    fields: dict[str, FieldType] | None = Field(None, description="metadata names and types")
+    chunking: Chunking | None = Field(None, description="how texts were split, if they were")
+    created: str | None = None
+    generation: int | None = Field(None, description="number of the last committed write")
+    delta_count: int | None = Field(None, description="rows newer than the index")
+    deleted_count: int | None = Field(None, description="rows of the index that are gone")
+    store_bytes: int | None = None
+    verified: bool | None = Field(
+        None, description="whether every byte of the index was compared with its digests"
+    )
+    damage: list[str] | None = Field(None, description="newer indexes that could not be used")
+    index: CollectionIndex | None = None
 
 
 class CollectionsReply(_Reply):
@@ -239,7 +286,7 @@ class EncoderInfo(_Reply):
     """The loaded encoder."""
 
     name: str
-    precision: Literal["fp32", "fp16", "int8"]
+    precision: Precision
     fingerprint: str
     dimension: int
     max_tokens: int

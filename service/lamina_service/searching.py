@@ -39,13 +39,13 @@ class SearchJob:
     """A checked search, and when it was queued.
 
     Attributes:
-        vector: (D,) float32, a unit vector, where the request has one.
+        vector: (D,) of any length but zero, where the request has one.
         part: Which part of a batch this is, such as `searches[3].`; empty for a search alone.
     """
 
     searcher: Searcher
     request: SearchRequest
-    vector: NDArray[np.float32] | None
+    vector: NDArray[np.float64] | None
     part: str
     metrics: Metrics
     queued_at: float
@@ -70,7 +70,7 @@ class SearchJob:
             )
         vector = None
         if request.vector is not None:
-            vector = _unit_vector(f"{part}vector", request.vector, searcher.dimension)
+            vector = _direction(f"{part}vector", request.vector, searcher.dimension)
         return cls(searcher, request, vector, part, service.metrics, time.perf_counter())
 
     def run(self) -> Answer:
@@ -120,8 +120,8 @@ def _hit(hit: Hit, fields: list[str] | None) -> dict[str, Any]:
     }
 
 
-def _unit_vector(field: str, values: list[float], dimension: int) -> NDArray[np.float32]:
-    """Normalise a vector, however large or small its numbers; (D,) float32.
+def _direction(field: str, values: list[float], dimension: int) -> NDArray[np.float64]:
+    """Take a vector to a size whose squares neither vanish nor overflow; (D,).
 
     Raises:
         InvalidRequestError: If it has another dimension or is zero.
@@ -132,6 +132,5 @@ def _unit_vector(field: str, values: list[float], dimension: int) -> NDArray[np.
     largest = np.abs(vector).max()
     if largest == 0:
         raise InvalidRequestError(field, "all zero, so it has no direction")
-    vector /= largest
-    vector /= np.linalg.norm(vector)
-    return vector.astype(np.float32)
+    scaled: NDArray[np.float64] = vector / largest
+    return scaled

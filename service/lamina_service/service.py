@@ -67,7 +67,7 @@ class Service:
         )
         metrics.encoder_loaded(encoder.name, encoder.precision, encoder.provider)
         catalog = Catalog(settings.data, encoder, metrics)
-        catalog.open_all()
+        catalog.open()
         searches = WorkQueue(
             "search",
             threads=threads,

@@ -1,0 +1,152 @@
+"""A small real collection, and the real application on a real socket."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from fastapi import FastAPI
+
+from lamina_index.build import build_collection
+from lamina_index.encoder import Encoded, OnnxEncoder, Role
+from lamina_service.app import create_app
+from lamina_service.service import Service
+from lamina_service.settings import Settings
+
+ODD_ID = "shelf/b 2?x=1#top%2F\"'\\é😀"
+DOCUMENTS: list[dict[str, Any]] = [
+    {"id": "cats", "text": "Cats sleep for most of the day.", "kind": "animal", "legs": 4},
+    {"id": "dogs", "text": "Dogs like to run after a ball.", "kind": "animal", "legs": 4},
+    {"id": "birds", "text": "Most birds can fly.", "kind": "animal", "legs": 2},
+    {"id": "bread", "text": "Bread is baked from flour, water and yeast.", "kind": "food"},
+    {"id": "soup", "text": "Soup is best eaten while it is hot.", "kind": "food"},
+    {"id": "rust", "text": "Rust is a language without a garbage collector.", "kind": "code"},
+    {"id": "python", "text": "Python programs read files line by line.", "kind": "code"},
+    {"id": "sql", "text": "A database answers queries written in SQL.", "kind": "code"},
+    {"id": "moon", "text": "The moon goes round the earth in a month.", "kind": "space"},
+    {"id": "sun", "text": "The sun is a star.", "kind": "space"},
+    {"id": ODD_ID, "text": "A text whose id holds every odd character.", "kind": "odd"},
+    {
+        "id": "html",
+        "text": "<img src=x onerror=\"document.title='owned'\"><b>bold</b>",
+        "kind": "odd",
+    },
+    {"id": "twin-b", "text": "Two documents say this.", "kind": "odd"},
+    {"id": "twin-a", "text": "Two documents say this.", "kind": "odd"},
+]
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory, default_encoder: OnnxEncoder) -> Path:
+    """A data folder with the collection `small`; not to be written."""
+    folder = tmp_path_factory.mktemp("service")
+    corpus = folder / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps(document) + "\n" for document in DOCUMENTS))
+    build_collection([corpus], folder / "data" / "small", default_encoder)
+    return folder / "data"
+
+
+@dataclass(frozen=True)
+class Running:
+    """The application on a socket."""
+
+    app: FastAPI
+    url: str
+    client: httpx.Client
+    documents = DOCUMENTS
+
+    @property
+    def service(self) -> Service:
+        """The opened service inside."""
+        service: Service = self.app.state.service
+        return service
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port, for raw sockets."""
+        url = httpx.URL(self.url)
+        assert url.port is not None
+        return url.host, url.port
+
+    def search(self, query: str, **more: Any) -> httpx.Response:
+        """Search the collection `small`."""
+        return self.client.post("/v1/collections/small/search", json={"query": query, **more})
+
+
+@contextmanager
+def running(settings: Settings) -> Iterator[Running]:
+    """Serve an application in a thread until the block ends."""
+    app = create_app(settings)
+    server = uvicorn.Server(
+        uvicorn.Config(app, lifespan="on", ws="none", access_log=False, log_config=None)
+    )
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        try:
+            with httpx.Client(base_url=url, timeout=30, trust_env=False) as client:
+                client.get("/livez")
+                yield Running(app, url, client)
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture(scope="session")
+def service(data: Path) -> Iterator[Running]:
+    """The real application with the bundled encoder, shared by tests that change nothing."""
+    with running(Settings(data=data, threads=2)) as started:
+        yield started
+
+
+Start = Callable[..., Running]
+
+
+@pytest.fixture
+def start(data: Path) -> Iterator[Start]:
+    """Start an application of one's own, by settings."""
+    with ExitStack() as stack:
+        yield lambda **settings: stack.enter_context(
+            running(Settings(**{"data": data, "threads": 1, **settings}))
+        )
+
+
+class HeldEncoder:
+    """The bundled encoder behind a gate: while it is shut, `encode` waits."""
+
+    def __init__(self, encoder: OnnxEncoder) -> None:
+        self.gate = threading.Event()
+        self.entered = threading.Event()
+        self._encoder = encoder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._encoder, name)
+
+    def encode(self, texts: list[str], *, role: Role) -> Encoded:
+        self.entered.set()
+        assert self.gate.wait(60)
+        return self._encoder.encode(texts, role=role)
+
+    def close(self) -> None:
+        """The session's encoder stays open."""
+
+
+@pytest.fixture
+def held_encoder(
+    default_encoder: OnnxEncoder, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[HeldEncoder]:
+    """Make services started in this test use an encoder that waits at a gate."""
+    encoder = HeldEncoder(default_encoder)
+    monkeypatch.setattr(OnnxEncoder, "load", lambda *_, **__: encoder)
+    yield encoder
+    encoder.gate.set()

@@ -1,0 +1,73 @@
+"""The OpenAPI document against the running service: what it says is what is answered."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi import checks
+
+from lamina_service.app import create_app
+from lamina_service.errors import PROBLEMS
+from lamina_service.settings import Settings
+
+CHECKS = (
+    not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
+    checks.negative_data_rejection,
+)
+
+
+def _operations() -> list[Any]:
+    document = create_app(Settings(data=Path())).openapi()
+    found = schemathesis.openapi.from_dict(document).get_all_operations()
+    return [result.ok() for result in found]
+
+
+@pytest.mark.parametrize("operation", _operations(), ids=lambda operation: operation.label)
+@pytest.mark.parametrize("mode", GenerationMode)
+def test_every_reply_is_as_documented(service: Any, operation: Any, mode: GenerationMode) -> None:
+    @settings(
+        max_examples=12,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),  # one query or one vector: much is filtered
+    )
+    @given(operation.as_strategy(generation_mode=mode))
+    def ask(case: Any) -> None:
+        if mode is GenerationMode.POSITIVE and "collection" in case.path_parameters:
+            case.path_parameters["collection"] = "small"
+        case.call_and_validate(base_url=service.url, checks=CHECKS)
+
+    ask()
+
+
+def test_every_route_under_v1_documents_its_problems_and_its_key(service: Any) -> None:
+    document = service.client.get("/openapi.json").json()
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            problems = {
+                status: reply
+                for status, reply in operation["responses"].items()
+                if not status.startswith("2")
+            }
+            if path.startswith("/v1"):
+                assert {"401", "403", "500", "503"} <= problems.keys(), path
+                assert operation["security"] == [{"key": []}]
+            for reply in problems.values():
+                assert list(reply["content"]) == ["application/problem+json"]
+
+
+def test_documented_problem_statuses_are_those_of_the_table(service: Any) -> None:
+    document = service.client.get("/openapi.json").json()
+    statuses = {str(problem.status) for problem in PROBLEMS.values()} | {"404"}
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            assert {status for status in operation["responses"] if status != "200"} <= statuses

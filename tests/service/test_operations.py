@@ -1,0 +1,208 @@
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lamina_index.encoder import OnnxEncoder
+from lamina_service.catalog import Catalog
+from lamina_service.keys import KeyStore
+from lamina_service.metrics import Metrics
+
+
+def _wait_until_verified(started: Any) -> Any:
+    for _ in range(1000):
+        info = started.client.get("/v1/collections/small").json()
+        if info["verified"]:
+            return info
+    raise AssertionError("never verified")
+
+
+def test_info_tells_what_really_runs(service: Any, default_encoder: OnnxEncoder) -> None:
+    info = service.client.get("/info").json()
+    assert info["encoder"]["provider"] == "CPUExecutionProvider"
+    assert info["encoder"]["fingerprint"] == default_encoder.fingerprint
+    assert info["encoder"]["precision"] == default_encoder.precision
+    assert info["threads"] == 2
+    assert {"python", "onnxruntime", "faiss-cpu", "sqlite"} <= info["versions"].keys()
+    (collection,) = info["collections"]
+    assert (collection["name"], collection["count"]) == ("small", 14)
+
+
+def test_every_byte_of_the_index_is_verified_after_the_start(service: Any) -> None:
+    info = _wait_until_verified(service)
+    assert info["damage"] == []
+    assert info["index"]["recall@10"] == 1.0
+
+
+def test_a_started_service_is_alive_and_ready(service: Any) -> None:
+    assert service.client.get("/livez").json() == {"status": "alive"}
+    assert service.client.get("/readyz").json() == {
+        "status": "ready",
+        "provider": "CPUExecutionProvider",
+        "collections": {"open": 1, "failed": 0},
+    }
+
+
+@pytest.fixture
+def three(data: Path, tmp_path: Path) -> Path:
+    """A data folder with a sound, a damaged and a foreign collection."""
+    folder = tmp_path / "data"
+    for name in ("sound", "damaged", "foreign"):
+        shutil.copytree(data / "small", folder / name)
+    store = folder / "damaged" / "documents.sqlite"
+    store.write_bytes(store.read_bytes()[:1000])
+    manifest = folder / "foreign" / "collection.json"
+    content = json.loads(manifest.read_text())
+    content["encoder"] |= {"name": "another", "fingerprint": "f" * 64}  # of the same dimension
+    manifest.write_text(json.dumps(content))
+    return folder
+
+
+def test_a_damaged_and_a_foreign_collection_do_not_keep_the_sound_one_from_being_served(
+    start: Any, three: Path
+) -> None:
+    started = start(data=three)
+
+    def search(name: str) -> Any:
+        return started.client.post(f"/v1/collections/{name}/search", json={"query": "cats"})
+
+    assert search("sound").json()["hits"][0]["id"] == "cats"
+    damaged = search("damaged")
+    assert damaged.status_code == 503
+    assert damaged.json()["type"] == "urn:lamina:problem:collection-damaged"
+    assert "documents.sqlite" in damaged.json()["detail"]
+    foreign = search("foreign")
+    assert foreign.status_code == 409
+    assert foreign.json()["type"] == "urn:lamina:problem:encoder-mismatch"
+    assert "another" in foreign.json()["detail"]
+    ready = started.client.get("/readyz").json()
+    assert ready["status"] == "degraded"
+    assert ready["collections"] == {"open": 1, "failed": 2}
+    states = {
+        found["name"]: found["status"]
+        for found in started.client.get("/info").json()["collections"]
+    }
+    assert states == {"damaged": "failed", "foreign": "failed", "sound": "open"}
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, default_encoder: OnnxEncoder) -> Catalog:
+    return Catalog(tmp_path, default_encoder, Metrics())
+
+
+def test_a_collection_built_replaced_or_removed_meanwhile_is_taken_up(
+    catalog: Catalog, data: Path, tmp_path: Path
+) -> None:
+    catalog.refresh()
+    assert catalog.names() == []
+    shutil.copytree(data / "small", tmp_path / "new")
+    catalog.refresh()
+    first = catalog.get("new")
+    catalog.refresh()
+    assert catalog.get("new") is first
+    (tmp_path / "new").rename(tmp_path / ".new.old")
+    shutil.copytree(data / "small", tmp_path / "new")
+    catalog.refresh()
+    assert catalog.get("new") is not first
+    assert first.search("cats").hits  # a search that began before still ends
+    shutil.rmtree(tmp_path / "new")
+    catalog.refresh()
+    assert catalog.names() == []
+
+
+def test_a_repaired_collection_is_taken_up_without_a_restart(
+    catalog: Catalog, three: Path, tmp_path: Path, data: Path
+) -> None:
+    shutil.copytree(three / "damaged", tmp_path / "broken")
+    catalog.refresh()
+    assert catalog.failed() == 1
+    shutil.copy(data / "small" / "documents.sqlite", tmp_path / "broken" / "documents.sqlite")
+    catalog.refresh()
+    assert catalog.failed() == 0
+    assert catalog.get("broken").search("cats").hits[0].id == "cats"
+
+
+def test_reopening_a_collection_again_and_again_leaks_no_file(
+    catalog: Catalog, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lamina_service.catalog._RETIREMENT_SECONDS", -1.0)
+    open_files = []
+    for _ in range(20):
+        shutil.rmtree(tmp_path / "new", ignore_errors=True)
+        shutil.copytree(data / "small", tmp_path / "new")
+        catalog.refresh()
+        catalog._close_retired()
+        catalog.get("new").search("cats")
+        open_files.append(len(list(Path("/proc/self/fd").iterdir())))
+    assert open_files[-1] <= open_files[2]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "without", "with_key"), [("key", 401, 200), ("open", 200, 200), ("off", 404, 404)]
+)
+def test_metrics_are_behind_the_key_open_or_off(
+    start: Any, data: Path, tmp_path: Path, metrics: str, without: int, with_key: int
+) -> None:
+    shutil.copytree(data / "small", tmp_path / "data" / "small")
+    _, token = KeyStore.open(tmp_path / "data").create("read")
+    started = start(data=tmp_path / "data", metrics=metrics)
+    bearer = {"Authorization": f"Bearer {token}"}
+    assert started.client.get("/metrics").status_code == without
+    assert started.client.get("/metrics", headers=bearer).status_code == with_key
+
+
+def test_once_a_key_was_made_all_but_health_and_pages_need_one(
+    start: Any, data: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(data / "small", tmp_path / "data" / "small")
+    started = start(data=tmp_path / "data")
+    needing = [
+        "/info",
+        "/metrics",
+        "/v1/models",
+        "/v1/collections",
+        "/v1/collections/small/search?q=cats",
+    ]
+    assert {started.client.get(path).status_code for path in needing} == {200}
+    keys = KeyStore.open(tmp_path / "data")
+    key_id, token = keys.create("read")
+    bearer = {"Authorization": f"Bearer {token}"}
+    for path in needing:
+        refused = started.client.get(path)
+        assert refused.status_code == 401
+        assert refused.headers["www-authenticate"] == "Bearer"
+        assert started.client.get(path, headers=bearer).status_code == 200
+    for path in ["/livez", "/readyz", "/", "/docs", "/page/search.js"]:
+        assert started.client.get(path).status_code == 200
+    keys.revoke(key_id)
+    assert started.client.get("/info", headers=bearer).status_code == 401
+
+
+def test_metrics_count_requests_stages_and_sizes(start: Any) -> None:
+    started = start()
+    for _ in range(3):
+        started.search("cats")
+    started.client.get("/v1/collections/none/search?q=cats")
+    text = started.client.get("/metrics").text
+    route = "/v1/collections/{collection}/search"
+    for line in [
+        f'lamina_requests_total{{method="POST",route="{route}",status="200"}} 3.0',
+        f'lamina_requests_total{{method="GET",route="{route}",status="404"}} 1.0',
+        f'lamina_request_seconds_count{{route="{route}"}} 4.0',
+        'lamina_stage_seconds_count{stage="encode"} 3.0',
+        'lamina_stage_seconds_count{stage="queue"} 3.0',
+        'lamina_rejected_total{reason="collection-not-found"} 1.0',
+        'lamina_collection_documents{collection="small"} 14.0',
+        "lamina_queue_depth 0.0",
+    ]:
+        assert line in text, line
+    assert 'provider="CPUExecutionProvider"' in text
+
+
+def test_documentation_can_be_switched_off(start: Any) -> None:
+    started = start(docs=False)
+    assert started.client.get("/docs").status_code == 404
+    assert started.client.get("/openapi.json").status_code == 404
+    assert started.client.get("/").status_code == 200
