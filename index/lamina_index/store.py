@@ -53,6 +53,7 @@ _STORE_FORMAT = 1
 _BUSY_TIMEOUT_SECONDS = 5.0
 _CACHE_KIB = 4096
 _NAMES_PER_STATEMENT = 500
+_LOG_BYTES_KEPT = 64 << 20
 
 # 8 KiB pages hold five 384-wide rows where 4 KiB pages hold two and waste a quarter.
 _SCHEMA = """
@@ -205,18 +206,19 @@ class DocumentStore:
             connection = self._idle.pop()
         except IndexError:
             connection = self._connect_reader()
+        keep = False
         try:
             connection.execute("BEGIN")
             yield StoreReading(connection, self.path)
+            connection.execute("COMMIT")
+            keep = not self._closed
         except sqlite3.Error as error:
             raise _mended(self.path, error) from error
         finally:
-            if connection.in_transaction:
-                connection.execute("COMMIT")
-            if self._closed:
-                connection.close()
-            else:
+            if keep:
                 self._idle.append(connection)
+            else:
+                connection.close()
 
     def get(self, document_id: str) -> StoredDocument | None:
         """Find a document by its id."""
@@ -371,12 +373,12 @@ class DocumentStore:
         if self._read_only:
             raise ValueError(f"{self.path} was opened read-only")
         with self._write_lock:
-            if self._writer is None:
-                self._writer = self._connect(f"{self.path.absolute().as_uri()}?mode=rw")
-                self._writer.execute("PRAGMA synchronous = FULL")
-                self._writer.execute("PRAGMA journal_size_limit = 67108864")
-            connection = self._writer
             try:
+                if self._writer is None:
+                    self._writer = self._connect(f"{self.path.absolute().as_uri()}?mode=rw")
+                    self._writer.execute("PRAGMA synchronous = FULL")
+                    self._writer.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES_KEPT}")
+                connection = self._writer
                 connection.execute("BEGIN IMMEDIATE")
                 try:
                     yield connection
@@ -404,25 +406,30 @@ class DocumentStore:
             check_same_thread=False,
             timeout=_BUSY_TIMEOUT_SECONDS,
         )
-        connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-        if self._mapped:
-            connection.execute(f"PRAGMA mmap_size = {1 << 40}")
+        try:
+            connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+            if self._mapped:
+                connection.execute(f"PRAGMA mmap_size = {1 << 40}")
+            connection.execute("SELECT 1 FROM sqlite_master").fetchall()
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def _connect_reader(self) -> sqlite3.Connection:
         uri = self.path.absolute().as_uri()
-        if self._immutable:
-            return self._connect(f"{uri}?immutable=1")
-        connection = self._connect(f"{uri}?mode=ro")
         try:
-            connection.execute("SELECT 1 FROM sqlite_master").fetchall()
-        except sqlite3.Error as error:
-            connection.close()
-            if _cannot_make_log(self.path, error):
-                self._immutable = True
+            if self._immutable:
                 return self._connect(f"{uri}?immutable=1")
+            try:
+                return self._connect(f"{uri}?mode=ro")
+            except sqlite3.OperationalError as error:
+                if not _cannot_make_log(self.path, error):
+                    raise
+            self._immutable = True
+            return self._connect(f"{uri}?immutable=1")
+        except sqlite3.Error as error:
             raise _mended(self.path, error) from error
-        return connection
 
 
 def _encode(document: Document) -> tuple[str, str, str]:
@@ -521,6 +528,11 @@ def _mended(path: Path, error: sqlite3.Error) -> LaminaError:
         )
     if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return CollectionBusyError(f"{path}: another process is writing to it; try again")
-    if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR):
+    undecodable = primary == 0 and isinstance(error, sqlite3.OperationalError)
+    if undecodable or primary in (
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+        sqlite3.SQLITE_IOERR,
+    ):
         return _damaged(path, f"damaged ({error})")
     return LaminaError(f"{path}: {error}")
