@@ -63,7 +63,7 @@ def test_shown_commands_and_options_exist(repository: Path, project_files: list[
         ("index build --input a --colection b", ["--colection"]),
         ("indx build", ["indx"]),
         ("index biuld", ["biuld"]),
-        ("search text --collection data/x --json", []),
+        ("search data/x text --json", []),
     ],
 )
 def test_the_guard_sees_wrong_words(line: str, unknown: list[str]):

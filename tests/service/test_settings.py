@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,9 @@ from lamina_service.settings import Settings
 
 @pytest.fixture(autouse=True)
 def _no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The suite's own LAMINA_SHARED_DATA is no setting of the service."""
-    monkeypatch.delenv("LAMINA_SHARED_DATA", raising=False)
+    """Settings of whoever runs the suite stay outside."""
+    for name in [name for name in os.environ if name.startswith("LAMINA_")]:
+        monkeypatch.delenv(name)
 
 
 def test_a_flag_overrides_the_environment_and_the_environment_the_default(
