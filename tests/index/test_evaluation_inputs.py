@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -39,9 +40,9 @@ def read(
     )
 
 
-def ids(records: object) -> list[str]:
+def ids(records: Iterable[Document | Rejected] | None) -> list[str]:
     assert records is not None
-    return [record.id for record in records if isinstance(record, Document)]  # type: ignore[attr-defined]
+    return [record.id for record in records if isinstance(record, Document)]
 
 
 def test_without_a_split_all_judgements_count(folder: Path) -> None:

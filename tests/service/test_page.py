@@ -107,7 +107,7 @@ def test_every_control_has_a_name(page: Page, service: Any) -> None:
         ("combobox", "Collection"),
         ("button", "Search"),
     ]:
-        expect(page.get_by_role(role, name=name, exact=True)).to_be_visible()  # type: ignore[arg-type]
+        expect(page.get_by_role(role, name=name, exact=True)).to_be_visible()
 
 
 def test_the_page_asks_for_a_key_where_one_is_needed(
