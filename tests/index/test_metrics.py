@@ -41,6 +41,10 @@ def test_average_precision_by_hand() -> None:
     assert average_precision(["a", "x", "b"], {"a", "b", "c"}, k=100) == pytest.approx(5 / 9)
 
 
+def test_average_precision_divides_by_all_relevant_documents_even_beyond_the_cut() -> None:
+    assert average_precision(["a", "b"], {"a", "b", "c"}, k=1) == pytest.approx(1 / 3)
+
+
 def test_ndcg_gain_is_the_grade_and_discount_is_log2_of_rank_plus_one() -> None:
     ideal = 3 / math.log2(2) + 1 / math.log2(3)
     assert ndcg(["b", "a"], {"a": 3, "b": 1, "c": 0}, k=10) == pytest.approx(
