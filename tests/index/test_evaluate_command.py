@@ -122,6 +122,7 @@ def test_the_quora_release_is_split_measured_and_written(
         (["--queries", "q.tsv", "--qrels", "r.tsv"], "say what to search"),
         (["--beir", "b", "--corpus", "c.tsv"], "--corpus goes with --queries"),
         (["--beir", "b", "--url", "http://x"], "--url and --name go together"),
+        (["--beir", "b", "--url", "u", "--name", "n", "--encoder", "e"], "service's own encoder"),
         (["--beir", "b", "--collection", "c", "--url", "u", "--name", "n"], "not both"),
         (["--beir", "b", "--collection", "c", "--distractors", "d"], "build them in"),
         (["--quora", "q.tsv", "--split", "dev"], "--quora has one split only"),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lamina_index.evaluation_inputs import EvaluationInputs
     from lamina_index.manifest import Precision
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 KEY_VARIABLE = "LAMINA_KEY"
 
@@ -70,8 +70,8 @@ def evaluate(
     ] = None,
 ) -> None:
     """Measure retrieval on judged queries: MRR@10, nDCG@10, recall, MAP, each with an interval."""
-    given = {parameter for parameter, value in context.params.items() if value}
-    _check_usage(given)
+    given = _given(context)
+    _check_usage(given.keys())
     from lamina_index.evaluate import evaluate as measure
     from lamina_index.evaluation_report import (
         report_values,
@@ -92,7 +92,7 @@ def evaluate(
             retriever = _of_encoder(stack, loaded, inputs, collection, distractors or [])
         found = measure(inputs.judged, retriever, seed=seed, keep_self=keep_self)
     sources = [*inputs.sources, *(str(file) for file in distractors or [])]
-    values = report_values(found, sources=sources, command=_command_line(context))
+    values = report_values(found, sources=sources, command=_command_line(given))
     for warning in warnings_of(values):
         typer.echo(f"lamina: {warning}", err=True)
     if output is not None:
@@ -108,7 +108,7 @@ def evaluate(
         Console().print(terminal_table(values))
 
 
-def _check_usage(given: set[str]) -> None:
+def _check_usage(given: Set[str]) -> None:
     """Refuse options that do not go together.
 
     Raises:
@@ -124,6 +124,10 @@ def _check_usage(given: set[str]) -> None:
         ("split" in given and "quora" in given, "--quora has one split only"),
         (len(given & {"collection", "url"}) == 2, "give --collection or --url, not both"),
         (("url" in given) != ("name" in given), "--url and --name go together"),
+        (
+            "url" in given and bool(given & {"encoder", "precision"}),
+            "with --url the service's own encoder is measured; leave --encoder and --precision out",
+        ),
         (
             bool(given & {"collection", "url"}) and bool(given & {"corpus", "distractors"}),
             "--corpus and --distractors do not go with --collection and --url: build them in",
@@ -229,13 +233,21 @@ def _progress() -> Iterator[Callable[[int], None]]:
         yield lambda count: bar.advance(task, count)
 
 
-def _command_line(context: typer.Context) -> str:
-    """Write the options as given, so that the report can be repeated."""
+def _given(context: typer.Context) -> dict[str, Any]:
+    """Give the options that are not at their default, by name, in the order of the help."""
+    return {
+        parameter.name: value
+        for parameter in context.command.params
+        if parameter.name and (value := context.params[parameter.name])
+        if value != parameter.get_default(context)
+    }
+
+
+def _command_line(given: Mapping[str, Any]) -> str:
+    """Write the options so that the report can be repeated."""
     words = ["lamina", "evaluate"]
-    for parameter in context.command.params:
-        value = context.params[parameter.name or ""]
-        if value == parameter.get_default(context):
-            continue
+    for name, value in given.items():
+        option = f"--{name.replace('_', '-')}"
         for item in value if isinstance(value, list | tuple) else [value]:
-            words += [parameter.opts[0]] if item is True else [parameter.opts[0], str(item)]
+            words += [option] if item is True else [option, str(item)]
     return shlex.join(words)
