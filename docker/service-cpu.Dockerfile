@@ -9,7 +9,7 @@ COPY service service
 COPY training training
 RUN python -m venv --without-pip /opt/lamina
 RUN python -m pip --python /opt/lamina/bin/python install --no-cache-dir \
-      --constraint constraints.txt ".[cpu,service,parquet]"
+      --constraint constraints.txt ".[cpu,service]"
 
 FROM python:3.12-slim-bookworm
 RUN useradd --uid 10001 --no-create-home --home-dir /data --shell /usr/sbin/nologin lamina \
