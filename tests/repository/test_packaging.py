@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import sys
 import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from packaging.utils import canonicalize_name
 
 import lamina_index
 
+PACKAGES = ("index", "service", "training")
 REASON_MISSING = re.compile(
     r"#\s*(?:noqa(?::\s*[A-Z]+\d+(?:,\s*[A-Z]+\d+)*)?|type:\s*ignore(?:\[[\w\-, ]+\])?)\s*$"
 )
@@ -42,12 +46,39 @@ def declared_requirements(project: dict[str, Any]) -> list[Requirement]:
     return [Requirement(text) for texts in (project["dependencies"], *extras) for text in texts]
 
 
+def imported_modules(path: Path) -> set[str]:
+    """Give the top-level names of a file's absolute imports, also those inside functions."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module.split(".")[0])
+    return names
+
+
 def test_the_lock_pins_every_declared_package_within_its_range(
     project: dict[str, Any], locked: dict[str, Requirement]
 ):
     for requirement in declared_requirements(project):
         pin = pinned_version(locked[canonicalize_name(requirement.name)])
         assert requirement.specifier.contains(pin), f"{requirement} is locked at {pin}: make lock"
+
+
+def test_every_import_is_declared(
+    repository: Path, project: dict[str, Any], project_files: list[Path]
+):
+    declared = {canonicalize_name(r.name) for r in declared_requirements(project)}
+    distributions = packages_distributions()
+    undeclared = {
+        module
+        for path in project_files
+        if path.suffix == ".py" and path.relative_to(repository).parts[0] in PACKAGES
+        for module in imported_modules(path)
+        if module not in sys.stdlib_module_names and not module.startswith("lamina_")
+        if declared.isdisjoint(map(canonicalize_name, distributions.get(module, [])))
+    }
+    assert undeclared <= {"pydantic_core"}, "pydantic pins its own core exactly"
 
 
 def test_the_lock_installs_anywhere(locked: dict[str, Requirement]):
