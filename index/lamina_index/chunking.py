@@ -28,10 +28,11 @@ def chunk_text(text: str, tokenizer: Tokenizer, *, tokens: int, overlap: int) ->
 
     Each chunk ends at the last sentence end that fits, or else, for a sentence that is too long,
     at the last white space, word or token. Cuts lie between code points, and inside an emoji
-    sequence or accented character only if that alone has more than `tokens` tokens. The chunks
+    sequence or accented character only if that alone has more than `tokens` tokens; a piece that
+    allows no cut, such as a code point of several tokens, may be longer. The chunks
     cover the text: the second and later ones begin where the one before ended, or up to
     `overlap` tokens earlier, at a sentence start if one is so near. The overlap is left out
-    where it would keep the next sentence from fitting. Time and memory are linear.
+    where it would keep a whole next sentence from fitting. Time and memory are linear.
 
     Args:
         text: Any string without lone surrogates.
@@ -52,14 +53,15 @@ def chunk_text(text: str, tokenizer: Tokenizer, *, tokens: int, overlap: int) ->
     places = _Places(text, tokenizer, tokens)
     chunks: list[str] = []
     start = done = 0
+    cut_before = _Cut.SENTENCE
     while done < places.last:
         stop, cut = places.stop(start, done)
         if start < done and cut < _Cut.SENTENCE:
-            alone, cut_alone = places.stop(done, done)
-            if stop == done or cut_alone == _Cut.SENTENCE:
-                start, stop = done, alone
+            stop_alone, cut_alone = places.stop(done, done)
+            if stop == done or cut_before == cut_alone == _Cut.SENTENCE:
+                start, stop, cut = done, stop_alone, cut_alone
         chunks.append(places.text_between(start, stop))
-        start, done = places.repeat_from(start, stop, overlap), stop
+        start, done, cut_before = places.repeat_from(start, stop, overlap), stop, cut
     return chunks or [text]
 
 

@@ -26,16 +26,16 @@ from lamina_index.errors import CorpusError
 def read_queries(path: Path | str) -> Iterator[Query]:
     """Stream the queries of a TSV, CSV or JSONL file: id first, a `text`, perhaps a `split`.
 
-    Of a JSONL object the id is `id` or `_id`, or else its first value.
+    The id is `id` or `_id` where there is one, or else the first column or value.
 
     Raises:
         CorpusError: If the file or any record cannot be read; names file and line.
     """
     for line, values in _read(path):
         try:
-            key = next((name for name in ("id", "_id") if name in values), next(iter(values)))
-            if values.get("text") is None:
+            if "text" not in values:
                 raise RowError('no "text"')
+            key = next((name for name in ("id", "_id") if name in values), next(iter(values)))
             yield Query(check_id(values[key]), check_text(values["text"]), _split(values))
         except RowError as error:
             raise CorpusError(f"{path}:{line}: {error}") from error
@@ -86,7 +86,7 @@ def _read(path: Path | str) -> Iterator[tuple[int, Values]]:
 
 
 def _split(values: Values) -> str | None:
-    split = values.get("split")
+    split = values.get("split") or None
     if split is not None and not isinstance(split, str):
         raise RowError(f"split {quote(split)} is not a string")
     return split

@@ -30,10 +30,10 @@ def read_parquet(
         MissingExtraError: If pyarrow is not installed.
         CorpusError: If the file is not Parquet or is damaged, and whatever `check_columns` raises.
     """
-    import pyarrow as pa
-
     row = 0
     with _open(path) as file:
+        import pyarrow as pa
+
         check_columns(file.schema_arrow.names)
         try:
             for batch in file.iter_batches(batch_size=_BATCH_ROWS):

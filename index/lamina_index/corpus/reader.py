@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -67,7 +68,8 @@ def read_corpus(
     for source in inputs:
         # Pipes can be read but once, so what is wrong with them shows while streaming.
         if source.path != STDIN and not Path(source.path).is_fifo():
-            next(_records(source), None)
+            with closing(_records(source)) as records:
+                next(records, None)
     return (item for source in inputs for item in _read_input(source, types))
 
 
@@ -101,7 +103,7 @@ def _typed(
             yield Rejected(document.file, document.line, str(error), document.id)
 
 
-def _records(source: Input) -> Iterator[tuple[str, int, Values | RowError]]:
+def _records(source: Input) -> Generator[tuple[str, int, Values | RowError]]:
     """Yield file, line and values of each record, in the terms that all formats share."""
     path, name = source.path, label(source.path)
     rows: Iterator[tuple[int, Values | RowError]]
@@ -135,7 +137,8 @@ def _candidate(
     try:
         if isinstance(values, RowError):
             raise values
-        rest = dict(values)
+        # An empty cell is how a table says that a row has no such value.
+        rest = {k: v for k, v in values.items() if v != ""} if source.textual else dict(values)
         if source.line_ids:
             identity = f"{source.name}:{line}"
         else:

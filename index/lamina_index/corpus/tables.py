@@ -24,7 +24,7 @@ def read_table(
 ) -> Iterator[tuple[int, Values | RowError]]:
     """Yield the first line and the cells by column name of each record below the header.
 
-    Empty cells are left out, as are columns without a name; empty lines are no records.
+    Columns without a name are left out; empty lines are no records.
 
     Args:
         path: A file, or `-`.
@@ -47,7 +47,7 @@ def read_table(
             yield line, RowError(f"{_columns(len(cells))}; the header has {len(header)}")
         else:
             named = zip(header, cells, strict=True)
-            yield line, {name: cell for name, cell in named if name and cell}
+            yield line, {name: cell for name, cell in named if name}
 
 
 def _header(name: str, records: Iterator[Cells]) -> list[str]:
