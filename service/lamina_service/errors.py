@@ -26,6 +26,10 @@ class SettingsError(LaminaError):
     """A setting is unknown, malformed or unsafe."""
 
 
+class PortTakenError(SettingsError):
+    """Another process listens on the port."""
+
+
 class InvalidRequestError(LaminaError):
     """A request is well-formed HTTP but asks for something that cannot be done.
 
@@ -98,6 +102,7 @@ PROBLEMS: dict[type[LaminaError], Problem] = {
     index.StorageFullError: Problem(507, "storage-full", "No space left"),
     index.EvaluationError: Problem(422, "evaluation", "Queries and judgements do not fit"),
     SettingsError: Problem(500, "settings", "Wrong settings"),
+    PortTakenError: Problem(500, "port-taken", "Port in use"),
     InvalidRequestError: Problem(422, "invalid-request", "Invalid request"),
     MediaTypeError: Problem(415, "unsupported-media-type", "Body must be JSON"),
     BodyTooLargeError: Problem(413, "body-too-large", "Body too large"),

@@ -53,16 +53,18 @@ class DocumentedApi(FastAPI):
             schemas = schema.setdefault("components", {}).setdefault("schemas", {})
             schemas.update(model.pop("$defs"))
             schemas["Problem"] = model
-            _drop_own_errors(schema)
+            for operations in schema["paths"].values():
+                for operation in operations.values():
+                    _correct(operation)
+            for name in ("HTTPValidationError", "ValidationError"):
+                schemas.pop(name, None)
             self.openapi_schema = schema
         return self.openapi_schema
 
 
-def _drop_own_errors(schema: dict[str, Any]) -> None:
-    """Remove the 422 that FastAPI documents where a route documents none."""
-    for name in ("HTTPValidationError", "ValidationError"):
-        schema["components"]["schemas"].pop(name, None)
-    for operations in schema["paths"].values():
-        for operation in operations.values():
-            if "application/json" in operation["responses"].get("422", {}).get("content", {}):
-                del operation["responses"]["422"]
+def _correct(operation: dict[str, Any]) -> None:
+    """Say that a key may be left out (until one was made), and drop FastAPI's own 422."""
+    if "security" in operation:
+        operation["security"].insert(0, {})
+    if "application/json" in operation["responses"].get("422", {}).get("content", {}):
+        del operation["responses"]["422"]

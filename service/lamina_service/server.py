@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -13,7 +14,7 @@ import uvicorn
 from uvicorn.supervisors import Multiprocess
 
 from lamina_service.access import check_host
-from lamina_service.errors import SettingsError
+from lamina_service.errors import PortTakenError, SettingsError
 from lamina_service.keys import opened
 from lamina_service.settings import Settings
 
@@ -39,12 +40,21 @@ def bind(settings: Settings) -> socket.socket:
         listener.bind((settings.host, settings.port))
     except OSError as error:
         listener.close()
-        raise SettingsError(
+        kind = PortTakenError if error.errno == errno.EADDRINUSE else SettingsError
+        raise kind(
             f"{settings.host}:{settings.port}: {error.strerror or error}; "
             "choose another --port or --host"
         ) from error
     listener.listen(_BACKLOG)
     return listener
+
+
+def bind_or_free_port(settings: Settings) -> socket.socket:
+    """Take the address, or any free port of the same host where the port is taken."""
+    try:
+        return bind(settings)
+    except PortTakenError:
+        return bind(settings.model_copy(update={"port": 0}))
 
 
 def url_of(listener: socket.socket) -> str:

@@ -1,0 +1,60 @@
+"""`lamina demo`: index a corpus and serve it, in one command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+def demo(
+    corpus: Annotated[
+        Path | None,
+        typer.Option(help="Your file or folder; without it the standard library's docstrings."),
+    ] = None,
+    data: Annotated[Path, typer.Option(help="Folder for the collection.")] = Path("data/demo"),
+    host: Annotated[str, typer.Option(help="Address to bind.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; if it is taken, a free one.")] = 7650,
+    id_field: Annotated[str | None, typer.Option(help="Field of the id, or `line`.")] = None,
+    text_field: Annotated[str, typer.Option(help="Field of the text.")] = "text",
+) -> None:
+    """Index a corpus where that is not done yet, serve it, and print calls to try."""
+    from lamina_index.build_view import progress_bar
+    from lamina_index.corpus import CorpusOptions
+    from lamina_index.encoder import OnnxEncoder
+    from lamina_service import demo as steps
+    from lamina_service.keys import opened
+    from lamina_service.server import bind_or_free_port, run, url_of
+    from lamina_service.settings import Settings
+
+    settings = Settings.load(data=data, host=host, port=port)
+    data.mkdir(parents=True, exist_ok=True)
+    name = steps.collection_name(corpus)
+    if corpus is None:
+        typer.echo("Reading the docstrings of this Python's standard library")
+        corpus = steps.stdlib_corpus(data)
+    encoder = OnnxEncoder.load(
+        settings.encoder, precision=settings.precision, device=settings.device
+    )
+    options = CorpusOptions(id_field=id_field, text_field=text_field)
+    with progress_bar() as on_progress:
+        report = steps.ensure_collection(corpus, data / name, encoder, options, on_progress)
+    encoder.close()
+    typer.echo(
+        f"{report.documents} documents in {data / name} "
+        f"({report.index['factory']}, recall@10 {report.index['recall@10']:.3f})"
+    )
+    with bind_or_free_port(settings) as listener, opened(data) as keys:
+        url = url_of(listener)
+        if not url.endswith(f":{port}"):
+            typer.echo(f"Port {port} is taken; this is a free one.")
+        typer.echo(f"\nSearch page and API: {url}   (API documentation: {url}/docs)\n")
+        for call in steps.example_calls(url, name, data / name, needs_key=keys.required):
+            typer.echo(call + "\n")
+        typer.echo("Ctrl-C stops it.")
+        if not run(settings, listener):
+            raise typer.Exit(1)
