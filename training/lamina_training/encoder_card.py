@@ -1,0 +1,159 @@
+"""The model card of an exported encoder: what it is, from what, how good, under which terms."""
+
+from __future__ import annotations
+
+from lamina_index.manifest import EncoderManifest
+from lamina_training.weights import MINILM_L6
+
+_MINILM_SOURCES = (
+    ("Reddit comments 2015-2018", "726,484,430", "Reddit's user agreement"),
+    ("S2ORC: citation pairs, titles and abstracts", "210,661,433", "ODC-BY 1.0"),
+    ("WikiAnswers duplicate questions", "77,427,422", "not stated by its publisher"),
+    ("PAQ question-answer pairs", "64,371,441", "CC BY-SA 3.0"),
+    ("Stack Exchange titles, bodies, answers, duplicates", "68,914,994", "CC BY-SA"),
+    ("MS MARCO triplets", "9,144,553", "non-commercial research"),
+    ("GOOAQ", "3,012,496", "Apache-2.0 (its code and data release)"),
+    ("Yahoo Answers", "2,539,313", "research use"),
+    ("CodeSearchNet", "1,151,414", "each repository's own licence"),
+    ("COCO captions", "828,395", "CC BY 4.0"),
+    ("SPECTER citation triplets", "684,100", "ODC-BY 1.0"),
+    ("SearchQA", "582,261", "not stated by its publisher"),
+    ("ELI5", "325,475", "Reddit's user agreement"),
+    ("Flickr30k captions", "317,695", "non-commercial research and education"),
+    ("SNLI and MultiNLI", "277,230", "CC BY-SA 4.0; OANC and parts under CC BY-SA 3.0"),
+    ("Sentence compression", "180,000", "not stated by its publisher"),
+    ("WikiHow", "128,542", "CC BY-NC-SA 3.0 (the site's text)"),
+    ("AltLex", "112,696", "not stated by its publisher; Wikipedia text is CC BY-SA"),
+    ("Quora question triplets", "103,663", "Quora's terms, non-commercial use"),
+    ("Simple Wikipedia", "102,225", "CC BY-SA 3.0"),
+    ("Natural Questions", "100,231", "CC BY-SA 3.0"),
+    ("SQuAD 2.0", "87,599", "CC BY-SA 4.0"),
+    ("TriviaQA", "73,346", "not stated for the texts; code Apache-2.0"),
+)
+
+_MINILM_TRAINING = """\
+[nreimers/MiniLM-L6-H384-uncased] (6 layers of Microsoft's MiniLM-L12-H384-uncased, itself distilled
+from BERT), tuned by its authors on 1,170,060,424 pairs: contrastive loss with in-batch negatives,
+100,000 steps of 1,024 pairs, AdamW at 2e-5, 128 tokens. **It is already sentence-tuned, and its
+training data include Quora duplicates and NLI**: scores on those are not those of an unseen task.
+
+| source | training pairs | terms, as generally known and not checked again |
+| --- | ---: | --- |
+{rows}
+
+[nreimers/MiniLM-L6-H384-uncased]: https://huggingface.co/nreimers/MiniLM-L6-H384-uncased
+"""
+
+_LIMITS = """\
+- Texts past {max_tokens} tokens are cut there; Lamina reports each cut.
+- What the base model cannot read it cannot find: it was tuned for {language}; other languages,
+  code and numbers are served far worse. It inherits the biases of web text.
+- Vectors of different precisions are near, not equal (see the cosines above); one collection is
+  built and searched with one fingerprint.
+- int8 is exact per text: run each text alone, since its activation scale spans the whole call.
+"""
+
+
+def card_text(manifest: EncoderManifest, *, with_weights: bool) -> str:
+    """README.md of the encoder folder, in the form that model hubs read."""
+    base = manifest.provenance["base"]
+    return "\n".join(
+        [
+            _front_matter(manifest, base),
+            f"# {manifest.name}, exported for ONNX Runtime\n",
+            (
+                f"Text encoder: {manifest.layers} layers, {manifest.pooling} pooling, "
+                f"{manifest.dimension} numbers a text, unit length. Based on `{base}`, weights "
+                "unchanged but for the precision.\n"
+            ),
+            "## Licence\n",
+            _licence(manifest),
+            "## Training\n",
+            _training(manifest),
+            "## Recipe\n",
+            "No training took place here. Made by:\n",
+            f"```\n{manifest.provenance['command']}\n```\n",
+            "## Scores\n",
+            _scores(manifest),
+            "## Use\n",
+            _use(manifest, with_weights=with_weights),
+            "## Limits\n",
+            _LIMITS.format(max_tokens=manifest.max_tokens, language=manifest.language),
+        ]
+    )
+
+
+def _front_matter(manifest: EncoderManifest, base: str) -> str:
+    lines = ["---", f"license: {manifest.license}", f"language: {manifest.language}"]
+    if "/" in base and not base.startswith((".", "/")):
+        lines += [f"base_model: {base}"]
+    lines += ["library_name: sentence-transformers", "pipeline_tag: sentence-similarity", "---\n"]
+    return "\n".join(lines)
+
+
+def _licence(manifest: EncoderManifest) -> str:
+    if manifest.provenance["base"] == MINILM_L6.hub_id:
+        return (
+            "Apache-2.0 (text beside this file). The weights are all-MiniLM-L6-v2 by the "
+            "sentence-transformers authors and the contributors to the Flax/JAX community week, "
+            "published under Apache-2.0; changed here: traced to ONNX, quantised.\n"
+        )
+    return (
+        f"{manifest.license}, as the base model's card states it; keep that card and its licence "
+        "text with any copy.\n"
+    )
+
+
+def _training(manifest: EncoderManifest) -> str:
+    if manifest.provenance["base"] == MINILM_L6.hub_id:
+        rows = "\n".join(
+            f"| {name} | {pairs} | {terms} |" for name, pairs, terms in _MINILM_SOURCES
+        )
+        return _MINILM_TRAINING.format(rows=rows)
+    return f"By the authors of `{manifest.provenance['base']}`; see that model's card.\n"
+
+
+def _scores(manifest: EncoderManifest) -> str:
+    parity = manifest.parity
+    fp32 = parity["fp32"]
+    exact = (
+        f"fp32 against torch: at most {fp32['max_absolute_difference']:.2g} off in any number, "
+        f"batches {fp32['batches']} by lengths {fp32['lengths']}.\n"
+    )
+    lines = [exact]
+    rows = [(name, parity[name]) for name in ("fp16", "int8") if name in parity]
+    if rows:
+        task = parity["corpus"]
+        lines.append(
+            f"Against fp32, {task['queries']} queries and {task['documents']} documents both in "
+            f"the precision ({task['name']}):\n"
+        )
+        lines += [
+            "| precision | cosine mean | cosine min | same top 10 | MRR@10 | of fp32 |",
+            "| --- | ---: | ---: | ---: | ---: | ---: |",
+        ]
+        lines += [
+            f"| {name} | {row['cosine_mean']:.4f} | {row['cosine_min']:.4f} | "
+            f"{row['top10_overlap']:.3f} | {row['mrr10']:.4f} | {row['mrr10_fp32']:.4f} |"
+            for name, row in rows
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _use(manifest: EncoderManifest, *, with_weights: bool) -> str:
+    files = ", ".join(f"`{file.file}`" for file in manifest.precisions.values())
+    text = (
+        f"Graphs: {files}. Inputs `input_ids`, `attention_mask` (int64, batch by length); outputs "
+        "`token_embeddings` and `sentence_embedding`, the latter pooled and normalised: pool "
+        "nothing again. The tokenizer neither cuts nor pads by itself.\n\n"
+        "```\nlamina index build --encoder FOLDER --input corpus.jsonl --collection DIR\n```\n"
+    )
+    if with_weights:
+        text += (
+            "\n`sentence_transformers.SentenceTransformer(FOLDER)` loads it and gives the same.\n"
+        )
+    prompts = {role: prompt for role, prompt in manifest.prompts.model_dump().items() if prompt}
+    for role, prompt in prompts.items():
+        text += f"\nEvery {role} is prefixed with `{prompt}`.\n"
+    return text

@@ -1,0 +1,312 @@
+"""Encoder in torch -> encoder folder: graphs, tokenizer, manifest, card, and proof that they agree.
+
+The folder is made beside its place and renamed when all checks have passed, so a failed export
+leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.resources
+import itertools
+import json
+import platform
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from lamina_index.manifest import (
+    Compatible,
+    EncoderManifest,
+    Precision,
+    PrecisionFile,
+    encode_vector,
+    sha256_file,
+)
+from lamina_index.text import TEXT_VERSION
+from lamina_training.agreement import check_parity, compare, encode_items
+from lamina_training.encoder_card import card_text
+from lamina_training.fp16 import convert_fp16
+from lamina_training.graph import GraphRunner, export_fp32
+from lamina_training.int8 import Int8Recipe, quantize_int8
+from lamina_training.known_items import KnownItems, read_known_items
+from lamina_training.source import ExportError, Source, load_source
+
+PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8")
+GRAPH_FILES: dict[Precision, str] = {
+    "fp32": "onnx/model.onnx",
+    "fp16": "onnx/model_fp16.onnx",
+    "int8": "onnx/model_int8.onnx",
+}
+PROBES = (
+    "?",
+    "How do I learn to cook?",
+    "What is the best way to lose weight without going to the gym or giving up sugar?",
+    "def add(a, b):\n    return a + b  # TypeError: unsupported operand type(s)",
+    "Où est la gare ? Straße, naïve café, Ångström 東京 🙂 привет",
+    "0123456789 3.14159 2024-03-18T09:41:07Z 0x80070bcb",
+    "the " * 60,
+    "When the first ships reached the harbour, nobody on board knew how long the winter would "
+    "last, which of the stores had been spoilt by salt water, or who would speak for them. " * 9,
+)
+PROBE_MIN_COSINE: dict[Precision, float] = {"fp32": 0.9999, "fp16": 0.999, "int8": 0.995}
+"""Measured: docs/int8.md, section "Other processors"."""
+
+Vectors = tuple[NDArray[np.float32], NDArray[np.float32]]
+
+
+def export_encoder(
+    origin: str,
+    target: Path,
+    *,
+    precisions: Sequence[Precision],
+    with_weights: bool,
+    cache: Path,
+    name: str | None = None,
+    command: str,
+    items: KnownItems | None = None,
+    recipe: Int8Recipe | None = None,
+) -> EncoderManifest:
+    """Export an encoder; fp32 is always made and checked, and shipped if asked for.
+
+    Args:
+        origin: A folder, a pinned model's name, or a model hub's id.
+        target: Folder to make; must not exist.
+        precisions: Which graphs to ship.
+        with_weights: Whether to add what makes the folder a sentence-transformers directory.
+        cache: Where pinned weights are kept.
+        name: The encoder's name; by default the origin's.
+        command: What the user typed, for the record.
+        items: Texts on which precisions are compared; by default the standard library's.
+        recipe: How int8 is made.
+
+    Raises:
+        ExportError: If the encoder cannot be exported, or a graph does not agree with it.
+    """
+    if target.exists():
+        raise ExportError(f"{target}: exists; export to a new folder or remove that one")
+    if unknown := sorted(set(precisions) - set(PRECISIONS)):
+        raise ExportError(f"precision {unknown[0]!r}; expected some of {', '.join(PRECISIONS)}")
+    source = load_source(origin, cache=cache)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
+        folder = Path(scratch, "encoder")
+        (folder / "onnx").mkdir(parents=True)
+        manifest = _fill(folder, source, precisions, name, command, items, recipe or Int8Recipe())
+        if with_weights:
+            _add_weights(folder, source)
+        card = card_text(manifest, with_weights=with_weights)
+        (folder / "README.md").write_text(card, encoding="utf-8")
+        _add_licence(folder, source)
+        for precision in set(PRECISIONS) - set(precisions):
+            (folder / GRAPH_FILES[precision]).unlink(missing_ok=True)
+        folder.chmod(0o755)
+        folder.rename(target)
+    return manifest
+
+
+def _fill(
+    folder: Path,
+    source: Source,
+    precisions: Sequence[Precision],
+    name: str | None,
+    command: str,
+    items: KnownItems | None,
+    recipe: Int8Recipe,
+) -> EncoderManifest:
+    """Make tokenizer, graphs and manifest; the graphs not asked for are still there."""
+    (folder / "tokenizer.json").write_text(source.tokenizer_json, encoding="utf-8")
+    _write_json(folder / "tokenizer_config.json", source.tokenizer_config)
+    tokenizer = Tokenizer.from_str(source.tokenizer_json)
+
+    def runner(precision: Precision) -> GraphRunner:
+        path = folder / GRAPH_FILES[precision]
+        return GraphRunner(path, tokenizer, max_tokens=source.max_tokens)
+
+    graph = folder / GRAPH_FILES["fp32"]
+    export_fp32(source, graph)
+    fp32 = runner("fp32")
+    parity: dict[str, Any] = {"fp32": check_parity(source, fp32)}
+    made: list[Precision] = ["fp32"]
+    if "fp16" in precisions:
+        convert_fp16(graph, folder / GRAPH_FILES["fp16"])
+        made.append("fp16")
+    if "int8" in precisions:
+        texts = [fp32.token_ids(source.prompts.document + line) for line in calibration_texts()]
+        quantize_int8(graph, folder / GRAPH_FILES["int8"], texts, recipe=recipe)
+        made.append("int8")
+    cosines: dict[Precision, list[tuple[float, float]]] = {precision: [] for precision in made}
+    if len(made) > 1:
+        items = items or read_known_items()
+        parity["corpus"] = _describe_items(items)
+        vectors = {precision: encode_items(runner(precision), items, source) for precision in made}
+        for first, second in itertools.combinations(made, 2):
+            found = compare(vectors[first], vectors[second])
+            for precision in (first, second):
+                cosines[precision].append((found.cosine_mean, found.cosine_min))
+            if first == "fp32":
+                parity[second] = found.as_dict()
+            if not np.isfinite(found.cosine_min):
+                raise ExportError(f"{source.folder}: {second} gives vectors that are not finite")
+    return _write_manifest(
+        folder,
+        source,
+        precisions,
+        name=name,
+        command=command,
+        parity=parity,
+        cosines=cosines,
+        probes={precision: runner(precision) for precision in made},
+    )
+
+
+def _describe_items(items: KnownItems) -> dict[str, Any]:
+    return {
+        "name": f"documentation strings of Python {platform.python_version()}: first line -> rest",
+        "queries": len(items.queries),
+        "documents": len(items.documents),
+        "sha256": items.sha256,
+    }
+
+
+def _write_manifest(
+    folder: Path,
+    source: Source,
+    precisions: Sequence[Precision],
+    *,
+    name: str | None,
+    command: str,
+    parity: dict[str, Any],
+    cosines: dict[Precision, list[tuple[float, float]]],
+    probes: dict[Precision, GraphRunner],
+) -> EncoderManifest:
+    """Write `encoder.json`; fingerprints need the manifest's fields, so it is made in two steps."""
+    files: dict[Precision, PrecisionFile] = {}
+    for precision, runner in probes.items():
+        path = folder / GRAPH_FILES[precision]
+        vectors = runner.encode([source.prompts.document + text for text in PROBES])
+        if not np.isfinite(vectors).all():
+            raise ExportError(f"{source.folder}: {precision} gives vectors that are not finite")
+        files[precision] = PrecisionFile(
+            file=GRAPH_FILES[precision],
+            sha256=sha256_file(path),
+            size_bytes=path.stat().st_size,
+            fingerprint="",
+            probe_vectors=[encode_vector(vector) for vector in vectors],
+            probe_min_cosine=PROBE_MIN_COSINE[precision],
+        )
+    draft = EncoderManifest(
+        name=name or source.name,
+        dimension=source.dimension,
+        max_tokens=source.max_tokens,
+        pooling=source.pooling,
+        layers=source.layers,
+        text_version=TEXT_VERSION,
+        language=source.language,
+        license=source.license,
+        prompts=source.prompts,
+        tokenizer_sha256=sha256_file(folder / "tokenizer.json"),
+        precisions=files,
+        probes=list(PROBES),
+        parity=parity,
+        provenance={**source.provenance, "command": command, "versions": _versions()},
+    )
+    marked = {
+        precision: file.model_copy(update={"fingerprint": draft.fingerprint_of(file.sha256)})
+        for precision, file in files.items()
+    }
+    compatible = [
+        Compatible(
+            fingerprint=marked[precision].fingerprint,
+            precision=precision,
+            cosine_mean=round(min(mean for mean, _ in measured), 5),
+            cosine_min=round(min(low for _, low in measured), 5),
+        )
+        for precision, measured in cosines.items()
+        if measured
+    ]
+    manifest = draft.model_copy(
+        update={
+            "precisions": {precision: marked[precision] for precision in precisions},
+            "compatible_with": compatible,
+        }
+    )
+    manifest.write(folder / "encoder.json")
+    return manifest
+
+
+def calibration_texts() -> list[str]:
+    """Short and long texts of many kinds that show int8 what a model's inside looks like."""
+    text = (
+        importlib.resources.files("lamina_training").joinpath("calibration.txt").read_text("utf-8")
+    )
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def _versions() -> dict[str, str]:
+    names = ("torch", "transformers", "sentence-transformers", "onnx", "onnxruntime", "numpy")
+    found = {name: importlib.metadata.version(name) for name in names}
+    return {"python": platform.python_version(), **found}
+
+
+def _write_json(path: Path, content: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _add_weights(folder: Path, source: Source) -> None:
+    """Copy weights and settings, so that sentence-transformers loads the folder as it is."""
+    for path in [
+        *source.folder.glob("*.safetensors*"),
+        source.folder / "config.json",
+        source.folder / "special_tokens_map.json",
+        source.folder / "vocab.txt",
+        source.folder / "config_sentence_transformers.json",
+    ]:
+        if path.is_file():
+            shutil.copyfile(path, folder / path.name)
+    _write_json(
+        folder / "sentence_bert_config.json",
+        {"max_seq_length": source.max_tokens, "do_lower_case": False},
+    )
+    listed = source.folder / "modules.json"
+    if listed.is_file():
+        modules = json.loads(listed.read_bytes())
+        for module in modules[1:]:
+            inner = source.folder / module["path"]
+            if inner.is_dir():
+                shutil.copytree(inner, folder / module["path"])
+    else:
+        modules = [_module(0, "", "Transformer"), _module(1, "1_Pooling", "Pooling")]
+        source.sentence_transformer[1].save(str(_made(folder / "1_Pooling")))
+    if not any(module["type"].endswith(".Normalize") for module in modules):
+        modules.append(_module(len(modules), f"{len(modules)}_Normalize", "Normalize"))
+    for module in modules:
+        _made(folder / module["path"])
+    _write_json(folder / "modules.json", modules)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def _module(number: int, path: str, kind: str) -> dict[str, Any]:
+    kind = f"sentence_transformers.models.{kind}"
+    return {"idx": number, "name": str(number), "path": path, "type": kind}
+
+
+def _add_licence(folder: Path, source: Source) -> None:
+    """Put the licence text beside the weights: the base's own, or Apache's where that is it."""
+    own = source.folder / "LICENSE"
+    if own.is_file():
+        shutil.copyfile(own, folder / "LICENSE")
+    elif source.license == "apache-2.0":
+        text = importlib.resources.files("lamina_training").joinpath("apache-2.0.txt")
+        (folder / "LICENSE").write_bytes(text.read_bytes())

@@ -1,0 +1,122 @@
+"""Torch encoder -> ONNX graph in fp32, and a thin runner that texts go through one by one."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from lamina_index.text import normalize_text
+from lamina_training.source import Source
+
+OPSET = 20
+INPUTS = ("input_ids", "attention_mask")
+OUTPUTS = ("token_embeddings", "sentence_embedding")
+
+
+def export_fp32(source: Source, path: Path) -> None:
+    """Write the graph: INPUTS int64 (B, T), both dynamic; OUTPUTS (B, T, H) and unit (B, D)."""
+    ids = torch.full((2, 7), min(5, source.vocabulary - 1), dtype=torch.int64)
+    mask = torch.ones_like(ids)
+    mask[1, 4:] = 0
+    batch = torch.export.Dim("batch", min=1)
+    length = torch.export.Dim("length", min=1, max=source.max_positions)
+    shape = {0: batch, 1: length}
+    with _quiet():
+        program = torch.onnx.export(
+            source.model,
+            (ids, mask),
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=list(INPUTS),
+            output_names=list(OUTPUTS),
+            dynamic_shapes={"input_ids": shape, "attention_mask": shape},
+            verbose=False,
+        )
+    assert program is not None  # only without dynamo
+    model = program.model_proto
+    strip_trace_notes(model)
+    onnx.save(model, path)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporter's notes about absent libraries and its own deprecations to itself."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def strip_trace_notes(model: onnx.ModelProto) -> None:
+    """Drop stack traces and paths that the exporter leaves: they are private and change bytes."""
+    for node in model.graph.node:
+        del node.metadata_props[:]
+        node.doc_string = ""
+    for value in [*model.graph.input, *model.graph.output, *model.graph.value_info]:
+        del value.metadata_props[:]
+        value.doc_string = ""
+    for tensor in model.graph.initializer:
+        del tensor.metadata_props[:]
+        tensor.doc_string = ""
+    del model.graph.metadata_props[:]
+    del model.metadata_props[:]
+    model.graph.doc_string = ""
+
+
+class GraphRunner:
+    """One ONNX graph on the CPU, for the export's own checks.
+
+    `lamina_index.OnnxEncoder` serves finished folders; this runs a graph that has none yet.
+    """
+
+    def __init__(self, path: Path, tokenizer: Tokenizer, *, max_tokens: int, threads: int = 1):
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 3
+        self.session = onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"]
+        )
+        self._tokenizer = tokenizer
+        self._max_tokens = max_tokens
+
+    def token_ids(self, text: str) -> list[int]:
+        """Token ids of one text, normalised and cut as in service."""
+        tokenizer = self._tokenizer
+        tokenizer.enable_truncation(self._max_tokens)
+        try:
+            return list(tokenizer.encode(normalize_text(text)).ids)
+        finally:
+            tokenizer.no_truncation()
+
+    def run(
+        self, ids: NDArray[np.int64], mask: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Token embeddings (B, T, H) and sentence embeddings (B, D) of a padded batch."""
+        tokens, sentence = self.session.run(
+            list(OUTPUTS), {"input_ids": ids, "attention_mask": mask}
+        )
+        return tokens, sentence
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Sentence embeddings (N, D), each text run alone."""
+        rows = []
+        for text in texts:
+            ids = np.array([self.token_ids(text)], dtype=np.int64)
+            feed = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+            rows.append(self.session.run(["sentence_embedding"], feed)[0][0])
+        return np.stack(rows).astype(np.float32)
