@@ -25,6 +25,7 @@ from lamina_index.build_site import check_target, claim_site, is_finished
 from lamina_index.collection import (
     MANIFEST_FILE,
     building_folder,
+    drop_replaced,
     is_collection,
     recover_swap,
 )
@@ -102,7 +103,8 @@ def build_collection(
         chunking=manifest.chunking,
         encoder=manifest.encoder,
     )
-    if resume and is_finished(target, plan):
+    if resume and mode != "append" and is_finished(target, plan):
+        drop_replaced(target)
         return BuildReport.read(target / REPORT_FILE)
     check_target(target, mode)
     with (

@@ -8,6 +8,7 @@ is dropped, unless `resume` asks to continue it, which is then refused.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,9 @@ from lamina_index.row_log import REJECTS_FILE, TRUNCATED_FILE
 from lamina_index.store import DocumentStore
 
 PROGRESS = "progress"
+RESERVE_FILE = ".reserve"
+RESERVE_BYTES = 128 << 10
+"""Enough for SQLite to open a database that no process has open: its log and shared memory."""
 
 
 @dataclass
@@ -58,6 +62,7 @@ class BuildSite:
     def publish(self) -> None:
         """Close the store and put the folder in its place, in one step."""
         self.store.close()
+        (self.folder / RESERVE_FILE).unlink()
         if self.folder != self.target:
             publish_collection(self.folder, self.target)
 
@@ -99,8 +104,25 @@ def claim_site(
             site = _start(target, folder, plan, manifest)
         for stray in folder.glob(".*.json.*"):  # of an atomic write that was killed
             stray.unlink()
-        with site.store:
+        with _space_kept_back(folder), site.store:
             yield site
+
+
+@contextmanager
+def _space_kept_back(folder: Path) -> Iterator[None]:
+    """Hold a little space that is given back at the end, whatever it is.
+
+    On a disk that a build has filled to the last byte SQLite opens nothing, and so neither the
+    collections beside the build nor what the build has stored could be used before someone frees
+    some.
+    """
+    reserve = folder / RESERVE_FILE
+    try:
+        with reserve.open("wb") as stream:
+            os.posix_fallocate(stream.fileno(), 0, RESERVE_BYTES)
+        yield
+    finally:
+        reserve.unlink(missing_ok=True)
 
 
 def check_target(target: Path, mode: Mode) -> None:
@@ -124,9 +146,8 @@ def check_target(target: Path, mode: Mode) -> None:
 
 def is_finished(target: Path, plan: BuildPlan) -> bool:
     """Tell whether the collection at the target is the complete outcome of this very plan."""
-    if (building_folder(target) / MANIFEST_FILE).exists() and not plan.append:
-        return False
-    if not is_collection(target) or not plan.repeatable:
+    interrupted = (building_folder(target) / MANIFEST_FILE).exists()
+    if interrupted or not is_collection(target) or not plan.repeatable:
         return False
     with DocumentStore.open(target, read_only=True) as store:
         progress = _progress_of(store)
@@ -179,7 +200,7 @@ def _continue(target: Path, folder: Path, plan: BuildPlan, *, resume: bool) -> B
     different = progress.plan.differences(plan) if progress else []
     if not plan.repeatable:
         different.append("a pipe cannot be read again")
-    if progress and left_over and not different:
+    if progress and not different and (left_over or resume):
         manifest = CollectionManifest.read(folder / MANIFEST_FILE)
         return BuildSite(target, folder, store, manifest, progress)
     store.close()

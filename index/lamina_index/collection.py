@@ -112,7 +112,7 @@ def publish_collection(new: Path, target: Path) -> None:
             target.rename(old)
             new.rename(target)
             sync_folder(target.absolute().parent)
-        shutil.rmtree(old)
+        drop_replaced(target)
     else:
         new.rename(target)
         sync_folder(target.absolute().parent)

@@ -1,0 +1,345 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+
+from lamina_index.build import BuildStatus, build_collection
+from lamina_index.build_report import BuildReport
+from lamina_index.collection import writer_lock
+from lamina_index.encoder import Encoder, OnnxEncoder
+from lamina_index.errors import (
+    CollectionBusyError,
+    CollectionExistsError,
+    CollectionNotFoundError,
+    CorpusError,
+    EncoderMismatchError,
+    IndexFactoryError,
+)
+from lamina_index.manifest import Chunking, CollectionManifest
+from lamina_index.searcher import Searcher
+from lamina_index.store import DocumentStore
+
+Row = Mapping[str, Any]
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> Path:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def numbered(count: int, start: int = 0) -> list[Row]:
+    return [{"id": f"d{n}", "text": f"text number {n}"} for n in range(start, start + count)]
+
+
+def stored(collection: Path) -> dict[str, str]:
+    with DocumentStore.open(collection, read_only=True) as store:
+        return {document.id: document.text for document in store.documents()}
+
+
+def found(collection: Path, encoder: Encoder, query: str, top_k: int = 10) -> list[str]:
+    with Searcher.open(collection, encoder) as searcher:
+        return [hit.id for hit in searcher.search(query, top_k=top_k).hits]
+
+
+class PartingEncoder:
+    """The word encoder with a tokenizer, which splitting needs: one token a word."""
+
+    def __init__(self, inner: Encoder) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def whole_text_tokenizer(self) -> Tokenizer:
+        tokenizer = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+        tokenizer.pre_tokenizer = Whitespace()
+        return tokenizer
+
+
+def test_every_row_is_stored_indexed_and_found(tmp_path: Path, word_encoder: Encoder) -> None:
+    corpus = write_rows(tmp_path / "c.jsonl", numbered(50))
+    build_collection([corpus], tmp_path / "c", word_encoder)
+    assert stored(tmp_path / "c") == {row["id"]: row["text"] for row in numbered(50)}
+    assert found(tmp_path / "c", word_encoder, "text number 31")[0] == "d31"
+    assert len(found(tmp_path / "c", word_encoder, "text", top_k=100)) == 50
+
+
+def test_the_report_adds_up_and_lies_in_the_collection(
+    tmp_path: Path, word_encoder: Encoder
+) -> None:
+    rows = [*numbered(8), {"id": "d3", "text": "again"}, {"id": "x"}, {"id": "y", "text": " "}]
+    corpus = write_rows(tmp_path / "c.jsonl", rows)
+    report = build_collection([corpus], tmp_path / "c", word_encoder)
+    assert (report.rows_read, report.rows_indexed, report.rows_rejected) == (11, 9, 2)
+    assert (report.rows_replaced, report.documents, report.mode) == (1, 8, "new")
+    assert report.index["recall@10"] == 1.0
+    assert report.index["factory"] == "Flat"
+    assert set(report.stage_seconds) == {"read", "encode", "store", "snapshot"}
+    assert report.peak_memory_bytes > 10_000_000
+    assert BuildReport.read(tmp_path / "c" / "build.json") == report
+
+
+def test_an_existing_collection_is_touched_only_when_asked(
+    tmp_path: Path, word_encoder: Encoder
+) -> None:
+    corpus = write_rows(tmp_path / "c.jsonl", numbered(3))
+    build_collection([corpus], tmp_path / "c", word_encoder)
+    with pytest.raises(CollectionExistsError, match=r"--append.*--replace"):
+        build_collection([corpus], tmp_path / "c", word_encoder)
+    assert len(stored(tmp_path / "c")) == 3
+
+
+@pytest.mark.parametrize("mode", ["new", "replace"])
+def test_a_folder_that_is_no_collection_is_never_written_over(
+    mode: Any, tmp_path: Path, word_encoder: Encoder
+) -> None:
+    corpus = write_rows(tmp_path / "c.jsonl", numbered(3))
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "dear.txt").write_text("dear")
+    with pytest.raises(CollectionExistsError, match="no collection|not a collection"):
+        build_collection([corpus], tmp_path / "letters", word_encoder, mode=mode)
+    assert (tmp_path / "letters" / "dear.txt").read_text() == "dear"
+    assert not (tmp_path / ".letters.building").exists()
+
+
+def test_append_adds_new_ids_and_replaces_known_ones(tmp_path: Path, word_encoder: Encoder) -> None:
+    first = write_rows(tmp_path / "1.jsonl", numbered(5))
+    second = write_rows(
+        tmp_path / "2.jsonl", [{"id": "d4", "text": "fresh apples"}, {"id": "n", "text": "pears"}]
+    )
+    build_collection([first], tmp_path / "c", word_encoder)
+    report = build_collection([second], tmp_path / "c", word_encoder, mode="append")
+    assert (report.rows_indexed, report.rows_replaced, report.documents) == (2, 1, 6)
+    assert stored(tmp_path / "c")["d4"] == "fresh apples"
+    assert found(tmp_path / "c", word_encoder, "text number 4", top_k=6)[0] != "d4"
+    with Searcher.open(tmp_path / "c") as searcher:
+        assert searcher.info()["delta_count"] == 0
+
+
+def test_append_needs_a_collection(tmp_path: Path, word_encoder: Encoder) -> None:
+    corpus = write_rows(tmp_path / "c.jsonl", numbered(3))
+    with pytest.raises(CollectionNotFoundError, match="without --append"):
+        build_collection([corpus], tmp_path / "c", word_encoder, mode="append")
+    assert not (tmp_path / "c").exists()
+
+
+def test_append_with_another_encoder_of_the_same_dimension_is_refused(
+    tmp_path: Path, word_encoder: Encoder
+) -> None:
+    corpus = write_rows(tmp_path / "c.jsonl", numbered(3))
+    build_collection([corpus], tmp_path / "c", word_encoder)
+    other = PartingEncoder(word_encoder)
+    other.name, other.fingerprint = "other words", "f" * 64
+    with pytest.raises(EncoderMismatchError, match="words.*other words"):
+        build_collection([corpus], tmp_path / "c", other, mode="append")
+
+
+def test_replace_leaves_nothing_of_the_old_collection(
+    tmp_path: Path, word_encoder: Encoder
+) -> None:
+    build_collection([write_rows(tmp_path / "1.jsonl", numbered(5))], tmp_path / "c", word_encoder)
+    report = build_collection(
+        [write_rows(tmp_path / "2.jsonl", numbered(2, start=90))],
+        tmp_path / "c",
+        word_encoder,
+        mode="replace",
+    )
+    assert report.documents == 2
+    assert set(stored(tmp_path / "c")) == {"d90", "d91"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1.jsonl", "2.jsonl", "c"]
+
+
+def test_a_replacement_without_one_good_row_leaves_the_old_collection(
+    tmp_path: Path, word_encoder: Encoder
+) -> None:
+    build_collection([write_rows(tmp_path / "1.jsonl", numbered(5))], tmp_path / "c", word_encoder)
+    bad = write_rows(tmp_path / "2.jsonl", [{"id": "a", "body": "wrong field"}])
+    with pytest.raises(CorpusError, match=r"not one of 1 rows.*2\.jsonl:1"):
+        build_collection([bad], tmp_path / "c", word_encoder, mode="replace")
+    assert len(stored(tmp_path / "c")) == 5
+    assert not (tmp_path / ".c.building").exists()
+
+
+def test_of_equal_ids_the_last_one_counts_within_and_across_files_and_runs(
+    tmp_path: Path, word_encoder: Encoder
+) -> None:
+    first = write_rows(
+        tmp_path / "1.jsonl",
+        [
+            {"id": "a", "text": "oldest plum"},
+            {"id": "b", "text": "fig"},
+            {"id": "a", "text": "old"},
+        ],
+    )
+    second = write_rows(tmp_path / "2.jsonl", [{"id": "a", "text": "newer cherry"}])
+    third = write_rows(tmp_path / "3.jsonl", [{"id": "a", "text": "newest grape"}])
+    report = build_collection([first, second], tmp_path / "c", word_encoder)
+    assert (report.rows_indexed, report.rows_replaced, report.documents) == (4, 2, 2)
+    assert stored(tmp_path / "c") == {"b": "fig", "a": "newer cherry"}
+    build_collection([third], tmp_path / "c", word_encoder, mode="append")
+    with Searcher.open(tmp_path / "c", word_encoder) as searcher:
+        hits = searcher.search("oldest plum newer cherry", top_k=10).hits
+    assert sorted((hit.id, hit.text) for hit in hits) == [("a", "newest grape"), ("b", "fig")]
+
+
+def test_a_blank_row_does_not_replace_the_good_one_before_it(
+    tmp_path: Path, word_encoder: Encoder
+) -> None:
+    rows = [{"id": "a", "text": "good"}, {"id": "a", "text": "..."}]
+    report = build_collection(
+        [write_rows(tmp_path / "c.jsonl", rows)], tmp_path / "c", word_encoder
+    )
+    assert (report.rows_rejected, report.rows_replaced) == (1, 0)
+    assert stored(tmp_path / "c") == {"a": "good"}
+
+
+def test_no_key_ever_names_two_documents(tmp_path: Path, word_encoder: Encoder) -> None:
+    build_collection([write_rows(tmp_path / "1.jsonl", numbered(10))], tmp_path / "c", word_encoder)
+    with DocumentStore.open(tmp_path / "c") as store:
+        before = {document.key for document in store.documents()}
+        assert store.delete(["d8", "d9"]) == 2
+    more = write_rows(tmp_path / "2.jsonl", numbered(2, start=20))
+    build_collection([more], tmp_path / "c", word_encoder, mode="append")
+    with DocumentStore.open(tmp_path / "c") as store:
+        added = {document.key for document in store.documents() if document.id in ("d20", "d21")}
+    assert len(added) == 2
+    assert not added & before
+
+
+def test_metadata_types_are_found_and_kept(tmp_path: Path, word_encoder: Encoder) -> None:
+    first = write_rows(tmp_path / "1.jsonl", [{"id": "a", "text": "one", "year": 1999}])
+    second = write_rows(
+        tmp_path / "2.jsonl",
+        [{"id": "b", "text": "two", "year": "soon"}, {"id": "c", "text": "three", "tags": ["x"]}],
+    )
+    build_collection([first], tmp_path / "c", word_encoder)
+    report = build_collection([second], tmp_path / "c", word_encoder, mode="append")
+    assert report.rows_rejected == 1
+    manifest = CollectionManifest.read(tmp_path / "c" / "collection.json")
+    assert manifest.fields == {"year": "number", "tags": "strings"}
+    with DocumentStore.open(tmp_path / "c") as store:
+        document = store.get("c")
+    assert document is not None
+    assert document.metadata == {"tags": ["x"]}
+
+
+def test_cut_texts_are_reported_row_by_row(tmp_path: Path, word_encoder: Encoder) -> None:
+    long = " ".join(f"w{n}" for n in range(40))
+    rows = [*numbered(3), {"id": "long", "text": long}]
+    report = build_collection(
+        [write_rows(tmp_path / "c.jsonl", rows)], tmp_path / "c", word_encoder
+    )
+    cut = report.truncation
+    assert (cut.texts, cut.longest_tokens, cut.max_tokens) == (1, 40, 16)
+    lines = (tmp_path / "c" / "truncated.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [{"id": "long", "tokens": 40, "kept_tokens": 16}]
+
+
+def test_long_texts_are_split_into_parts_that_know_their_parent(
+    tmp_path: Path, word_encoder: Encoder
+) -> None:
+    encoder, chunking = PartingEncoder(word_encoder), Chunking(tokens=4, overlap=0)
+    first = write_rows(
+        tmp_path / "1.jsonl",
+        [
+            {"id": "long", "text": "one two three. four five six. seven eight nine.", "n": 1},
+            {"id": "short", "text": "ten"},
+        ],
+    )
+    report = build_collection([first], tmp_path / "c", encoder, chunking=chunking)
+    assert (report.rows_indexed, report.documents, report.truncation.texts) == (2, 4, 0)
+    with DocumentStore.open(tmp_path / "c") as store:
+        part = store.get("long#2")
+    assert part is not None
+    assert part.text.strip() == "four five six."
+    assert part.metadata == {"parent": "long", "part": 2, "n": 1}
+    shorter = write_rows(tmp_path / "2.jsonl", [{"id": "long", "text": "now just this"}])
+    report = build_collection([shorter], tmp_path / "c", encoder, mode="append")
+    assert (report.rows_replaced, report.documents) == (1, 2)
+    assert stored(tmp_path / "c") == {"short#1": "ten", "long#1": "now just this"}
+
+
+def test_parts_that_would_not_fit_are_refused(tmp_path: Path, word_encoder: Encoder) -> None:
+    encoder = PartingEncoder(word_encoder)
+    rows: list[Row] = [
+        {"id": "a", "text": "one", "parent": "mine"},
+        {"id": "b" * 510, "text": "two"},
+        {"id": "c", "text": "three"},
+    ]
+    corpus = write_rows(tmp_path / "c.jsonl", rows)
+    with pytest.raises(ValueError, match="at most 16 fit"):
+        build_collection([corpus], tmp_path / "x", encoder, chunking=Chunking(tokens=17, overlap=0))
+    chunking = Chunking(tokens=4, overlap=1)
+    report = build_collection([corpus], tmp_path / "c", encoder, chunking=chunking)
+    assert report.rows_rejected == 2
+    assert stored(tmp_path / "c") == {"c#1": "three"}
+    with pytest.raises(CollectionExistsError, match="split"):
+        build_collection(
+            [corpus],
+            tmp_path / "c",
+            encoder,
+            chunking=Chunking(tokens=5, overlap=1),
+            mode="append",
+        )
+
+
+def test_a_bad_factory_is_refused_before_any_work(tmp_path: Path, word_encoder: Encoder) -> None:
+    corpus = write_rows(tmp_path / "c.jsonl", numbered(3))
+    with pytest.raises(IndexFactoryError, match="NSG"):
+        build_collection([corpus], tmp_path / "c", word_encoder, factory="NSG99999x")
+    assert [path.name for path in tmp_path.iterdir()] == ["c.jsonl"]
+
+
+@pytest.mark.parametrize("factory", ["auto", "Flat", "SQ8", "HNSW32,SQ8", "IVF1024,SQ8"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_tiny_corpus_works_with_any_factory(
+    factory: str, count: int, tmp_path: Path, word_encoder: Encoder
+) -> None:
+    corpus = write_rows(tmp_path / "c.jsonl", numbered(count))
+    report = build_collection([corpus], tmp_path / "c", word_encoder, factory=factory)
+    assert report.documents == count
+    assert sorted(found(tmp_path / "c", word_encoder, "text")) == [f"d{n}" for n in range(count)]
+
+
+def test_progress_counts_rows_up_to_the_total(tmp_path: Path, word_encoder: Encoder) -> None:
+    corpus = write_rows(tmp_path / "c.jsonl", numbered(2500))
+    told: list[BuildStatus] = []
+    build_collection([corpus], tmp_path / "c", word_encoder, on_progress=told.append)
+    rows = [status.rows for status in told if status.stage == "rows"]
+    assert rows == sorted(rows)
+    assert len(rows) == 4  # at the start and after each of three blocks
+    assert (rows[-1], told[0].total_rows) == (2500, 2500)
+    assert told[-1] == BuildStatus("index", 2500, 2500)
+
+
+def test_two_builds_of_one_collection_do_not_mix(tmp_path: Path, word_encoder: Encoder) -> None:
+    corpus = write_rows(tmp_path / "c.jsonl", numbered(3))
+    (tmp_path / ".c.building").mkdir()
+    with (
+        writer_lock(tmp_path / ".c.building"),
+        pytest.raises(CollectionBusyError, match="another process"),
+    ):
+        build_collection([corpus], tmp_path / "c", word_encoder)
+    build_collection([corpus], tmp_path / "c", word_encoder)
+    with (
+        writer_lock(tmp_path / "c"),
+        pytest.raises(CollectionBusyError, match="another process"),
+    ):
+        build_collection([corpus], tmp_path / "c", word_encoder, mode="append")
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 9])
+def test_every_row_gets_its_vector_whatever_the_thread_count(threads: int, tmp_path: Path) -> None:
+    corpus = write_rows(tmp_path / "c.jsonl", numbered(60))
+    encoder = OnnxEncoder.load(threads=threads, check=False)
+    report = build_collection([corpus], tmp_path / "c", encoder)
+    encoder.close()
+    assert report.documents == report.index["rows"] == 60
+    assert found(tmp_path / "c", encoder, "text number 47")[0] == "d47"
