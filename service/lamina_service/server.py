@@ -103,7 +103,7 @@ def _end(*_: object) -> NoReturn:
 
 
 def _log_config(level: str) -> dict[str, Any]:
-    """One line an event on stderr; of uvicorn only what is wrong."""
+    """One line an event on stderr; of uvicorn and FAISS only what is wrong."""
     return {
         "version": 1,
         "disable_existing_loggers": False,
@@ -112,5 +112,5 @@ def _log_config(level: str) -> dict[str, Any]:
         },
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
         "root": {"level": level, "handlers": ["stderr"]},
-        "loggers": {"uvicorn": {"level": "WARNING"}},
+        "loggers": {"uvicorn": {"level": "WARNING"}, "faiss": {"level": "WARNING"}},
     }
