@@ -1,0 +1,29 @@
+"""Measure again everything that README.md and docs/ claim: `python -m benchmarks`, or `make bench`.
+
+Takes about an hour and a half on two cores, and wants the machine for itself. Needs wrk, the Quora
+questions (SHARED_DATA) and, for weights and for txtai, a package index.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPTS = (
+    ("bench_index.py", "--large"),
+    ("bench_service.py",),
+    ("bench_search.py",),
+    ("bench_quality.py", "--large"),
+    ("report.py",),
+)
+
+
+def main() -> None:
+    for script, *options in SCRIPTS:
+        path = Path(__file__).with_name(script)
+        subprocess.run([sys.executable, str(path), *options], check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,335 @@
+"""Write the measured tables into README.md and docs/ from benchmarks/results/*.json.
+
+A table stands between `<!-- table:NAME -->` and `<!-- /table -->`; one without results is empty.
+With --check nothing is written, and the exit status is 1 if a table is not up to date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness import REPOSITORY, RESULTS, shown
+
+MARKED = re.compile(r"<!-- table:([a-z0-9-]+) -->\n.*?<!-- /table -->", re.DOTALL)
+SERVICES = {
+    "lamina": "**Lamina**, int8",
+    "plain": "FastAPI + sentence-transformers fp32 + flat index",
+    "plain-onnx": "FastAPI + Lamina's int8 file + flat index",
+    "txtai": "txtai 9.14 API",
+}
+ENCODINGS = {
+    "lamina": "**Lamina**, int8",
+    "sentence-transformers": "sentence-transformers fp32 + FAISS",
+}
+
+Results = dict[str, dict[str, Any]]
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--check", action="store_true", help="write nothing, tell what differs")
+    options.add_argument("--results", type=Path, default=RESULTS, help="folder of the results")
+    options.add_argument("pages", nargs="*", type=Path, help="default: README.md and docs/*.md")
+    arguments = options.parse_args()
+    check: bool = arguments.check
+    files: list[Path] = sorted(arguments.results.glob("*.json"))
+    results = {file.stem: json.loads(file.read_text("utf-8")) for file in files}
+    pages: list[Path] = arguments.pages
+    outdated = 0
+    for page in pages or [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]:
+        text = page.read_text("utf-8")
+        filled = fill(text, results)
+        if filled == text:
+            continue
+        outdated += 1
+        if check:
+            print(f"{shown(page)}: not what the results say; run python benchmarks/report.py")
+        else:
+            page.write_text(filled, "utf-8")
+            print(f"wrote {shown(page)}")
+    return int(check and outdated > 0)
+
+
+def fill(page: str, results: Results) -> str:
+    """Replace every marked table of a page.
+
+    Raises:
+        KeyError: If a marker names no table.
+    """
+
+    def table(marker: re.Match[str]) -> str:
+        name = marker[1]
+        needed, render = TABLES[name]
+        body = render(results) if needed <= results.keys() else ""
+        return f"<!-- table:{name} -->\n{body}<!-- /table -->"
+
+    return MARKED.sub(table, page)
+
+
+def headline(results: Results) -> str:
+    """The README's first table: what matters most, beside the plain stack and txtai."""
+    index, service, quality = (results[name] for name in ("index", "service", "quality"))
+    documents = index["settings"]["documents"]
+    loads = service["results"]["clients"]
+    names = ["lamina", "plain", "txtai"]
+
+    def measured(clients: str, column: str, unit: str = "") -> list[str]:
+        return [number(loads[clients][name][column]) + unit for name in names]
+
+    built = index["results"]["index"]
+    exact = quality["results"]["exact"]
+    fp32 = f"{exact['fp32']['test']['mrr@10']:.3f}"
+    rows = [
+        ["MRR@10, Quora duplicates", f"{quality['results']['served']['mrr@10']:.3f}", fp32, "-"],
+        [
+            "indexing, texts a second",
+            *(number(built[name]["documents_per_second"]) for name in ENCODINGS),
+            "-",
+        ],
+        ["searches a second, 1 client", *measured("1", "requests_per_second")],
+        ["searches a second, 16 clients", *measured("16", "requests_per_second")],
+        ["latency at 16 clients, p95", *measured("16", "p95_ms", " ms")],
+        ["CPU time a search", *measured("16", "cpu_ms_per_request", " ms")],
+    ]
+    head = [
+        f"{documents:,} questions, {index['machine']['cores']} cores",
+        "Lamina (int8)",
+        "FastAPI + sentence-transformers + FAISS",
+        "txtai",
+    ]
+    return table_of(head, rows) + source(service)
+
+
+def indexing(results: Results) -> str:
+    """Speed and memory of indexing, and of encoding alone."""
+    record = results["index"]
+    built, encoded = record["results"]["index"], record["results"]["encode"]
+    rows = [
+        [
+            title,
+            number(built[name]["documents_per_second"]),
+            number(built[name]["cpu_seconds"]),
+            number(built[name]["peak_rss_mb"]) + " MB",
+            number(encoded[name]["documents_per_second"]),
+        ]
+        for name, title in ENCODINGS.items()
+    ]
+    times = [f"{built['times_as_fast']:.2f}x", "", "", f"{encoded['times_as_fast']:.2f}x"]
+    head = [
+        f"{record['settings']['documents']:,} texts",
+        "indexed a second",
+        "CPU seconds",
+        "peak memory",
+        "encoded a second, alone",
+    ]
+    choice = record["results"]["lamina_build"]
+    note = (
+        f"\n`auto` chose {choice['factory']}, whose recall@10 was measured as "
+        f"{choice['recall@10']:.4f}.\n"
+    )
+    return table_of(head, [*rows, ["", *times]]) + note + source(record)
+
+
+def memory(results: Results) -> str:
+    """Memory of indexing beside the size of what is made."""
+    record = results["index"]
+    rows = [
+        [
+            f"{int(size):,}",
+            number(row["peak_rss_mb"]) + " MB",
+            number(row["faiss_mb"]) + " MB",
+            number(row["size_mb"]) + " MB",
+            number(row["documents_per_second"]),
+        ]
+        for size, row in record["results"].get("memory", {}).items()
+    ]
+    head = ["Wikipedia sentences", "peak memory", "FAISS index", "whole collection", "a second"]
+    return table_of(head, rows) + source(record) if rows else ""
+
+
+def service(results: Results) -> str:
+    """Load at one and at many clients."""
+    record = results["service"]
+    found = record["results"]
+    rows = [
+        [
+            clients,
+            f"{SERVICES[name]}, {workers_of(found, name)}",
+            number(row["requests_per_second"]),
+            *(number(row[column]) for column in ("p50_ms", "p95_ms", "p99_ms")),
+            number(row["cpu_ms_per_request"]),
+            f"{row['wrk_cpu_share']:.0%}",
+        ]
+        for clients, load in found["clients"].items()
+        for name, row in load.items()
+    ]
+    head = ["clients", "service", "requests/s", "p50 ms", "p95 ms", "p99 ms", "CPU ms", "wrk's CPU"]
+    raw = found["raw_encoder"]["p50_ms"]
+    ours = found["clients"]["1"]["lamina"]["p50_ms"]
+    note = (
+        f"\nOne query takes the encoder alone {raw:.2f} ms; Lamina's median answer at one client "
+        f"takes {ours / raw:.2f} times as long.\n"
+    )
+    return table_of(head, rows) + note + source(record)
+
+
+def started(results: Results) -> str:
+    """Time to the first answer, memory, and whether the answers agree."""
+    record = results["service"]
+    rows = [
+        [
+            SERVICES[name],
+            str(row["workers"]),
+            f"{row['ready_seconds']:.1f} s",
+            f"{row['memory_mb']:,} MB",
+            f"{row['top1_agreement']:.1%}",
+        ]
+        for name, row in record["results"]["started"].items()
+    ]
+    head = ["service", "workers", "first answer after", "memory", "same best text as fp32, exact"]
+    return table_of(head, rows) + source(record)
+
+
+def quality(results: Results) -> str:
+    """MRR@10 and its companions, for both precisions."""
+    record = results["quality"]
+    found = record["results"]
+    rows = [
+        quality_row(f"{precision}, exact, {split}", found["exact"][precision][split])
+        for split in ("test", "dev")
+        for precision in ("int8", "fp32")
+    ]
+    rows.insert(0, quality_row("int8 as served, test", found["served"]))
+    rows += [
+        quality_row(f"{precision}, exact, test, with distractors", row)
+        for precision, row in found.get("distractors", {}).items()
+    ]
+    head = ["Quora duplicates", "texts", "MRR@10", "95% interval", "nDCG@10", "recall@10"]
+    same, stsb = found["same_vectors"], found["stsb"]
+    note = (
+        f"\nOf the ten nearest texts int8 and fp32 share {found['neighbours']:.1%}. "
+        f"sentence-transformers' evaluator gives {same['sentence_transformers']:.5f} on the fp32 "
+        f"vectors where Lamina gives {same['lamina']:.5f}. STS-B dev, Spearman: int8 "
+        f"{stsb['int8']:.4f}, fp32 {stsb['fp32']:.4f}.\n"
+    )
+    return table_of(head, rows) + note + source(record)
+
+
+def quality_row(title: str, row: dict[str, Any]) -> list[str]:
+    """Format one evaluation."""
+    return [
+        title,
+        f"{row['documents']:,}",
+        f"{row['mrr@10']:.4f}",
+        f"{row['mrr@10_low']:.4f} to {row['mrr@10_high']:.4f}",
+        f"{row['ndcg@10']:.4f}",
+        f"{row['recall@10']:.4f}",
+    ]
+
+
+def search(results: Results) -> str:
+    """One search by stage, and what it costs to have Lamina."""
+    record = results["search"]
+    found = record["results"]
+    rows = [
+        [f"one search: {name.removesuffix('_ms')}", f"{value:.3f} ms"]
+        for name, value in found["stages"].items()
+    ]
+    rows += [
+        ["`lamina --help`", f"{found['help_seconds']:.2f} s"],
+        ["packages for `make run`, on disk", f"{found['installed_mb']:.0f} MB"],
+    ]
+    return table_of(["what", "median"], rows) + source(record)
+
+
+def int8(results: Results) -> str:
+    """Every way of making int8 that was tried, on a sample."""
+    record = results["int8_study"]
+    rows = [
+        [
+            name,
+            number(row["megabytes"]),
+            f"{row['cosine_mean']:.4f}",
+            f"{row['cosine_min']:.4f}",
+            f"{row['top10_overlap']:.3f}",
+            f"{row['cpu_ms']:.2f}",
+            f"{row['speed_up']:.2f}x",
+        ]
+        for name, row in record["results"]["screened"].items()
+    ]
+    head = ["variant", "MB", "cosine, mean", "least", "top-10 overlap", "CPU ms a text", "speed"]
+    return table_of(head, rows) + source(record)
+
+
+def int8_corpus(results: Results) -> str:
+    """The best ways of making int8, on the whole corpus."""
+    record = results["int8_study"]
+    rows = [
+        [
+            name,
+            f"{row['mrr@10']:.4f}",
+            f"{row['mrr@10_difference']:+.4f} ± {row['standard_error']:.4f}",
+            f"{row['top10_overlap']:.3f}",
+            f"{row['cosine_mean']:.4f}",
+        ]
+        for name, row in record["results"].get("full", {"variants": {}})["variants"].items()
+    ]
+    head = ["variant", "MRR@10", "to fp32", "top-10 overlap", "cosine, mean"]
+    return table_of(head, rows) + source(record) if rows else ""
+
+
+def workers_of(found: dict[str, Any], name: str) -> str:
+    """Say with how many processes a service ran."""
+    workers = found["started"][name]["workers"]
+    return "1 worker" if workers == 1 else f"{workers} workers"
+
+
+def source(record: dict[str, Any]) -> str:
+    """Say where, when and how a result was measured."""
+    machine, versions = record["machine"], record["versions"]
+    vnni = "with" if machine["vnni"] else "without"
+    packages = ", ".join(
+        f"{name} {versions[name]}"
+        for name in ("onnxruntime", "faiss-cpu", "sentence-transformers", "torch")
+        if name in versions
+    )
+    return (
+        f"\n<sub>{machine['cpu']}, {machine['cores']} cores, {vnni} VNNI; Python "
+        f"{versions['python']}, {packages}; {record['date']}, commit {record['commit']}: "
+        f"`{record['command']}`</sub>\n"
+    )
+
+
+def table_of(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Lay out a Markdown table; all columns but the first are numbers."""
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in (head, rule, *rows))
+
+
+def number(value: float) -> str:
+    """Format to three significant digits, whole above 100."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+TABLES: dict[str, tuple[set[str], Callable[[Results], str]]] = {
+    "headline": ({"index", "service", "quality"}, headline),
+    "indexing": ({"index"}, indexing),
+    "memory": ({"index"}, memory),
+    "service": ({"service"}, service),
+    "started": ({"service"}, started),
+    "quality": ({"quality"}, quality),
+    "search": ({"search"}, search),
+    "int8": ({"int8_study"}, int8),
+    "int8-corpus": ({"int8_study"}, int8_corpus),
+}
+"""Each table's name, the results that it needs, and what renders it."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

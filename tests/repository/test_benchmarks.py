@@ -1,0 +1,117 @@
+"""The benchmarks run, in small, and their results become tables; speed itself is not asserted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TEXTS = 150
+MEASURED_SERVICE = {
+    *("requests_per_second", "p50_ms", "p95_ms", "p99_ms", "cpu_ms_per_request"),
+    *("failed_share", "wrk_cpu_share"),
+}
+SOURCE = {"benchmark", "command", "date", "commit", "machine", "versions", "settings", "results"}
+
+
+def run(repository: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
+    script, *options = command
+    return subprocess.run(
+        [sys.executable, repository / "benchmarks" / script, *options],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def results(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of the two benchmarks that compare Lamina with others, in small."""
+    pytest.importorskip("sentence_transformers")
+    if not shutil.which("wrk"):
+        pytest.skip("no wrk on PATH, the load generator (Debian: apt install wrk)")
+    folder = tmp_path_factory.mktemp("results")
+    for name in ("index", "service"):
+        options = ["--small", "--work", folder / "work", "--output", folder / f"{name}.json"]
+        done = run(repository, f"bench_{name}.py", *options)
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+def load(results: Path, name: str) -> dict[str, Any]:
+    return json.loads((results / f"{name}.json").read_text())
+
+
+@pytest.mark.parametrize("name", ["index", "service"])
+def test_results_say_where_they_come_from_and_name_no_machine(
+    results: Path, repository: Path, name: str
+):
+    record = load(results, name)
+    assert record.keys() == SOURCE
+    assert record["machine"]["cores"] >= 1
+    assert record["versions"].keys() >= {"python", "numpy", "torch"}
+    assert record["settings"]["documents"] == TEXTS
+    assert record["command"].startswith(f"python benchmarks/bench_{name}.py --small")
+    assert str(repository) not in json.dumps(record)
+
+
+def test_indexing_measures_both_contestants(results: Path):
+    found = load(results, "index")["results"]
+    for part in ("index", "encode"):
+        lamina, other = found[part]["lamina"], found[part]["sentence-transformers"]
+        assert lamina.keys() >= {"documents_per_second", "cpu_seconds"}
+        ratio = lamina["documents_per_second"] / other["documents_per_second"]
+        assert found[part]["times_as_fast"] == pytest.approx(ratio, rel=0.01)
+    lamina = found["index"]["lamina"]
+    assert lamina["documents_per_second"] == pytest.approx(TEXTS / lamina["wall_seconds"], rel=0.01)
+    assert TEXTS * 384 * 4 / 1e6 <= lamina["faiss_mb"] < lamina["size_mb"]
+    assert 30 < lamina["peak_rss_mb"] < found["index"]["sentence-transformers"]["peak_rss_mb"]
+
+
+def test_service_answers_alike_and_counts_its_processes(results: Path):
+    found = load(results, "service")["results"]
+    assert found["started"]["lamina"]["workers"] == 2
+    assert found["started"]["plain"]["top1_agreement"] == 1
+    assert found["started"]["lamina"]["top1_agreement"] >= 0.9
+    for clients, share in (("1", 1), ("16", 16)):
+        for row in found["clients"][clients].values():
+            assert row.keys() == MEASURED_SERVICE
+            assert row["failed_share"] == 0
+            assert 0 < row["p50_ms"] <= row["p95_ms"] <= row["p99_ms"]
+            assert row["cpu_ms_per_request"] > 0
+            # Little's law: clients that wait all the time see their number in flight
+            in_flight = row["requests_per_second"] * row["p50_ms"] / 1000
+            assert in_flight < 2.5 * share
+    assert found["raw_encoder"]["p50_ms"] > 0
+
+
+def test_results_become_tables(results: Path, repository: Path, tmp_path: Path):
+    page = tmp_path / "page.md"
+    empty = "".join(
+        f"<!-- table:{name} -->\n<!-- /table -->\n"
+        for name in ("indexing", "service", "started", "quality")
+    )
+    page.write_text(empty)
+    options = ["--results", results, page]
+    assert run(repository, "report.py", "--check", *options).returncode == 1
+    assert page.read_text() == empty
+    assert run(repository, "report.py", *options).returncode == 0
+    assert run(repository, "report.py", "--check", *options).returncode == 0
+    text = page.read_text()
+    requests = load(results, "service")["results"]["clients"]["16"]["lamina"]["requests_per_second"]
+    row = next(line for line in text.splitlines() if line.startswith("| 16 | **Lamina**"))
+    assert float(row.split("|")[3].replace(",", "")) == pytest.approx(requests, rel=0.01)
+    assert text.endswith("<!-- table:quality -->\n<!-- /table -->\n")  # no result, no table
+
+
+def test_a_marker_that_names_no_table_is_an_error(repository: Path, tmp_path: Path):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- table:wishes -->\n<!-- /table -->\n")
+    done = run(repository, "report.py", page)
+    assert done.returncode != 0
+    assert "wishes" in done.stderr
