@@ -72,6 +72,7 @@ CREATE TABLE vectors (
     embedding BLOB NOT NULL,
     crc32 INTEGER NOT NULL
 );
+CREATE INDEX vectors_by_crc32 ON vectors (crc32);
 CREATE TABLE tombstones (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT,
     key INTEGER NOT NULL

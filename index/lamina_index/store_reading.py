@@ -153,6 +153,19 @@ class StoreReading:
         ]
         return self._matrix(rows)
 
+    def twins(self, keys: Sequence[int]) -> list[tuple[int, int]]:
+        """Pairs of a given key and another key whose row has the very same embedding."""
+        return [
+            row
+            for part in _parts(keys)
+            for row in self._connection.execute(
+                "SELECT own.key, other.key FROM vectors AS own JOIN vectors AS other"  # noqa: S608 - only marks
+                " ON other.crc32 = own.crc32 AND other.embedding = own.embedding"
+                f" AND other.key != own.key WHERE own.key IN ({','.join('?' * len(part))})",
+                part,
+            ).fetchall()
+        ]
+
     def vectors_after(
         self, key: int, until_key: int | None = None, *, limit: int = -1
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:

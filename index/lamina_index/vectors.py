@@ -21,12 +21,15 @@ EffortName = Literal["none", "efSearch", "nprobe"]
 
 EFFORTS: dict[EffortName, tuple[int, ...]] = {
     "none": (0,),
-    "efSearch": (32, 64, 128, 256),
+    "efSearch": (64, 128, 256),
     "nprobe": (8, 16, 32, 64, 128, 256),
 }
-"""Values to try, in order, of each kind of index's search parameter."""
+"""Values to try, in order, of each kind of index's search parameter.
 
-EF_CONSTRUCTION = 200
+A graph search looks at 64 rows at least, so that the first pages of a listing, up to the 48th hit,
+come from the same candidates whatever the page."""
+
+EF_CONSTRUCTION = 120
 _REFINE_FACTOR = 8
 
 _TRAINING_ROWS = 20_000

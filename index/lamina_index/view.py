@@ -24,7 +24,6 @@ DELTA_LIMIT = 10_000
 one, from memory."""
 
 _SPARE = 16
-_WIDEST_GRAPH_SEARCH = 1 << 14
 _SCAN_ROWS = 4096
 
 
@@ -155,23 +154,23 @@ class View:
             return np.empty(0, np.float32), np.empty(0, np.int64)
         width = wanted + _SPARE
         while True:
-            rough, keys = self._candidates(query, width)
-            if len(keys) < wanted:
-                return self._scan(reading, query, wanted)
-            order = np.argsort(keys)
-            found, rows = reading.vectors(keys[order].tolist())
-            if len(found) < len(keys):
+            rough, candidates = self._candidates(query, width)
+            order = np.argsort(candidates)
+            keys, rows = reading.vectors(candidates[order].tolist())
+            if len(candidates) < wanted or len(keys) < len(candidates):
                 return self._scan(reading, query, wanted)
             scores = exact_scores(rows, query)
             best = np.argsort(-scores, kind="stable")
+            if not self._is_exact:
+                return _with_twins(reading, scores[best], keys[best], wanted)
             cut = rough[order[best[wanted - 1]]]
-            if len(keys) < width or rough[-1] < cut - TIE_MARGIN or self._is_widest(width):
-                return scores[best], found[best]
+            if len(candidates) < width or rough[-1] < cut - TIE_MARGIN:
+                return scores[best], keys[best]
             width *= 4
 
-    def _is_widest(self, width: int) -> bool:
-        index = self.snapshot.index if self.snapshot else None
-        return index is not None and not index.exact and width >= _WIDEST_GRAPH_SEARCH
+    @property
+    def _is_exact(self) -> bool:
+        return self.snapshot is None or self.snapshot.index.exact
 
     def _candidates(
         self, query: NDArray[np.float32], width: int
@@ -205,3 +204,25 @@ class View:
                 return nearest.result(0)
             nearest.add(keys, rows)
             after = int(keys[-1])
+
+
+def _with_twins(
+    reading: StoreReading,
+    scores: NDArray[np.float32],
+    keys: NDArray[np.int64],
+    wanted: int,
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Add the rows that an index missed among rows with one and the same vector.
+
+    A graph reaches few of many equal vectors, and which ones is chance. Where two candidates tie,
+    the store tells all rows with their vectors.
+    """
+    tied = np.flatnonzero(np.diff(scores[: wanted + 1]) == 0)
+    if len(tied) == 0:
+        return scores, keys
+    score_of = dict(zip(keys.tolist(), scores.tolist(), strict=True))
+    for own, other in reading.twins(keys[np.union1d(tied, tied + 1)].tolist()):
+        score_of.setdefault(other, score_of[own])
+    all_scores = np.array(list(score_of.values()), np.float32)
+    best = np.argsort(-all_scores, kind="stable")
+    return all_scores[best], np.array(list(score_of), np.int64)[best]

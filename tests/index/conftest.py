@@ -2,13 +2,23 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from lamina_index.corpus import Document
 from lamina_index.encoder import Encoded
+from lamina_index.manifest import CollectionManifest, EncoderReference
+from lamina_index.snapshot import write_snapshot
+from lamina_index.snapshot_files import Snapshot
+from lamina_index.store import DocumentStore
+from lamina_index.text import TEXT_VERSION
 
 
 class WordEncoder:
@@ -43,3 +53,49 @@ class WordEncoder:
 @pytest.fixture(scope="session")
 def word_encoder() -> WordEncoder:
     return WordEncoder()
+
+
+@dataclass
+class MadeCollection:
+    """A collection of given vectors, written row by row as the tests need it."""
+
+    folder: Path
+    store: DocumentStore
+
+    def put(self, ids: Sequence[str], embeddings: NDArray[np.float32], text: str = "{}") -> None:
+        """Store documents whose text names their id."""
+        self.store.upsert([Document(each, text.format(each), {}) for each in ids], embeddings)
+
+    def snapshot(self, factory: str = "auto") -> Snapshot:
+        """Write a snapshot of what is stored."""
+        return write_snapshot(self.folder, self.store, factory=factory, threads=1)
+
+
+MakeCollection: TypeAlias = Callable[..., MadeCollection]
+
+
+@pytest.fixture
+def make_collection(tmp_path: Path, word_encoder: WordEncoder) -> Iterator[MakeCollection]:
+    """Make empty collections that the word encoder could have built."""
+    with ExitStack() as stack:
+
+        def make(
+            name: str = "collection", dimension: int = word_encoder.dimension
+        ) -> MadeCollection:
+            folder = tmp_path / name
+            folder.mkdir()
+            reference = EncoderReference(
+                name=word_encoder.name,
+                precision=word_encoder.precision,
+                fingerprint=word_encoder.fingerprint,
+            )
+            CollectionManifest(
+                encoder=reference,
+                dimension=dimension,
+                text_version=TEXT_VERSION,
+                created="2026-01-01T00:00:00+00:00",
+            ).write(folder / "collection.json")
+            store = stack.enter_context(DocumentStore.create(folder, dimension=dimension))
+            return MadeCollection(folder, store)
+
+        yield make
