@@ -110,11 +110,33 @@ def warnings_of(values: dict[str, Any]) -> list[str]:
     return found
 
 
+def headline(values: dict[str, Any]) -> str:
+    """Say the main number and what it stands on."""
+    return (
+        f"MRR@10 {values['mrr@10']:.4f} over {values['queries']:,} queries and "
+        f"{values['documents']:,} documents"
+    )
+
+
+def terminal_lines(values: dict[str, Any]) -> list[str]:
+    """Say what was measured, a line each."""
+    searched = values["searched"]
+    encoder, index = searched["encoder"], searched["index"]
+    timing = values["milliseconds_per_query"]
+    speed = f"{timing['median']:.2f} ms a query (median of {timing['queries']}, one at a time)"
+    sizes = [_megabytes(part["size_bytes"]) for part in (index, encoder)]
+    return [
+        headline(values),
+        f"{searched['kind']}: {index['name']}, {sizes[0]}, {speed}",
+        f"encoder {encoder['name']} {encoder['precision']} ({encoder['fingerprint'][:12]}), {sizes[1]}",
+    ]
+
+
 def terminal_table(values: dict[str, Any]) -> Table:
     """Lay out the metrics with their intervals."""
     from rich.table import Table
 
-    table = Table(title=_headline(values), title_justify="left")
+    table = Table()
     table.add_column("metric")
     table.add_column("value", justify="right")
     table.add_column("95% interval", justify="right")
@@ -128,7 +150,7 @@ def markdown(values: dict[str, Any], *, picture: str) -> str:
     lines = [
         "# Retrieval evaluation",
         "",
-        _headline(values) + ".",
+        headline(values) + ".",
         "",
         f"![Metrics with intervals]({picture})",
         "",
@@ -155,7 +177,7 @@ def picture(values: dict[str, Any]) -> str:
             '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 250" '
             'font-family="system-ui, sans-serif" font-size="13" fill="#1f2933" role="img">'
         ),
-        f"<title>{escape(_headline(values))}</title>",
+        f"<title>{escape(headline(values))}</title>",
         '<rect width="760" height="250" fill="#ffffff"/>',
         '<text x="20" y="28" font-weight="600">Metrics, 95% interval</text>',
         '<text x="430" y="28" font-weight="600">Queries by rank of the first relevant</text>',
@@ -212,11 +234,8 @@ def _rules(evaluation: Evaluation) -> list[str]:
 
 def _facts(values: dict[str, Any]) -> list[tuple[str, str]]:
     """Pair names and values of what was measured, for people."""
-    searched, encoder, index = (
-        values["searched"],
-        values["searched"]["encoder"],
-        values["searched"]["index"],
-    )
+    searched = values["searched"]
+    encoder, index = searched["encoder"], searched["index"]
     return [
         ("queries", f"{values['queries']:,} (split {values['split'] or 'all'})"),
         ("judgements", f"{values['judgements']:,}, {values['relevant']:,} relevant"),
@@ -232,13 +251,6 @@ def _facts(values: dict[str, Any]) -> list[tuple[str, str]]:
         ("versions", ", ".join(f"{name} {value}" for name, value in values["versions"].items())),
         ("made", values["created"]),
     ]
-
-
-def _headline(values: dict[str, Any]) -> str:
-    return (
-        f"MRR@10 {values['mrr@10']:.4f} over {values['queries']:,} queries and "
-        f"{values['documents']:,} documents"
-    )
 
 
 def _rank_group(rank: int | None) -> str:

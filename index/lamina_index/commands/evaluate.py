@@ -75,6 +75,7 @@ def evaluate(
     from lamina_index.evaluate import evaluate as measure
     from lamina_index.evaluation_report import (
         report_values,
+        terminal_lines,
         terminal_table,
         warnings_of,
         write_report,
@@ -105,6 +106,7 @@ def evaluate(
     else:
         from rich.console import Console
 
+        typer.echo("\n".join(terminal_lines(values)))
         Console().print(terminal_table(values))
 
 
