@@ -16,6 +16,8 @@ from lamina_index.manifest import Precision
 from lamina_service.errors import SettingsError
 
 PREFIX = "LAMINA_"
+_OF_OTHER_COMMANDS = frozenset({"LAMINA_KEY", "LAMINA_WEIGHTS"})
+"""Variables of `lamina evaluate` and `lamina export`, which a shell may hold too."""
 CLIENT_VARIABLES = frozenset({"LAMINA_KEY"})
 """Not settings of the service: `lamina evaluate --url` sends the key, perhaps from this shell."""
 
@@ -74,7 +76,9 @@ class Settings(BaseSettings):
 def _refuse_unknown(environment: Mapping[str, str]) -> None:
     known = [f"{PREFIX}{name.upper()}" for name in Settings.model_fields]
     for name in sorted(environment.keys() - CLIENT_VARIABLES):
-        if name.upper().startswith(PREFIX) and name.upper() not in known:
+        if not name.upper().startswith(PREFIX) or name in _OF_OTHER_COMMANDS:
+            continue
+        if name.upper() not in known:
             near = difflib.get_close_matches(name.upper(), known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
             raise SettingsError(f"{name}: no such setting; {hint}")

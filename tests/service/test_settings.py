@@ -31,6 +31,12 @@ def test_an_unknown_variable_is_an_error_that_names_the_near_one(
         Settings.load()
 
 
+def test_variables_of_other_commands_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAMINA_KEY", "lamina_x")
+    monkeypatch.setenv("LAMINA_WEIGHTS", "weights")
+    assert Settings.load().port == 7650
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("port", 70_000), ("workers", 0), ("device", "tpu"), ("precision", "int4"), ("threads", -1)],
