@@ -222,6 +222,12 @@ class BuildRun:
         self._on_progress(BuildStatus("rows", self._progress.rows, total))
 
 
+def longest_part(encoder: Encoder) -> int:
+    """Most tokens of a part that the encoder reads whole, special ones not counted."""
+    specials = encoder.whole_text_tokenizer().num_special_tokens_to_add(is_pair=False)
+    return encoder.max_tokens - int(specials)
+
+
 def _splitter(encoder: Encoder, chunking: Chunking | None) -> Split | None:
     """Make the function that splits texts as the collection wants it.
 
@@ -230,13 +236,14 @@ def _splitter(encoder: Encoder, chunking: Chunking | None) -> Split | None:
     """
     if chunking is None:
         return None
-    tokenizer = encoder.whole_text_tokenizer()
-    room = encoder.max_tokens - tokenizer.num_special_tokens_to_add(is_pair=False)
-    if chunking.tokens > room:
+    longest = longest_part(encoder)
+    if chunking.tokens > longest:
         raise ValueError(
-            f"parts of {chunking.tokens} tokens are longer than {encoder.name} reads; at most "
-            f"{room} fit"
+            f"parts of {chunking.tokens} tokens are longer than {encoder.name} reads: {longest}"
         )
     return partial(
-        chunk_text, tokenizer=tokenizer, tokens=chunking.tokens, overlap=chunking.overlap
+        chunk_text,
+        tokenizer=encoder.whole_text_tokenizer(),
+        tokens=chunking.tokens,
+        overlap=chunking.overlap,
     )

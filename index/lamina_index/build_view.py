@@ -85,7 +85,7 @@ def report_table(report: BuildReport) -> Table:
         "peak memory": f"{report.peak_memory_bytes / 2**20:,.0f} MiB",
         "encoder": f"{report.encoder.name} {report.encoder.precision}",
     }
-    return facts_table(facts | report.index)
+    return facts_table({**facts, "index": report.index})
 
 
 def _number(count: int, remark: str = "") -> str:

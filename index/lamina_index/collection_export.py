@@ -12,6 +12,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from lamina_index.collection import open_collection
 from lamina_index.errors import CollectionExistsError
 from lamina_index.store import DocumentStore
 from lamina_index.store_reading import StoredDocument
@@ -31,7 +32,8 @@ def export_documents(collection: Path, output: Path) -> int:
     Returns:
         How many documents.
     """
-    with DocumentStore.open(collection, read_only=True) as store, _sink(output) as stream:
+    _, store = open_collection(collection)
+    with store, _sink(output) as stream:
         count = 0
         for documents, _ in _batches(store):
             stream.writelines(_line(document) for document in documents)
@@ -49,9 +51,10 @@ def export_folder(collection: Path, folder: Path) -> int:
     """
     if folder.exists() and any(folder.iterdir()):
         raise CollectionExistsError(f"{folder}: is not empty; name a new folder")
+    _, store = open_collection(collection)
     folder.mkdir(parents=True, exist_ok=True)
     with (
-        DocumentStore.open(collection, read_only=True) as store,
+        store,
         _sink(folder / DOCUMENTS_FILE) as documents_stream,
         _sink(folder / EMBEDDINGS_FILE) as embeddings_stream,
     ):

@@ -32,9 +32,11 @@ def facts_table(facts: Mapping[str, object]) -> Table:
 def _flat(facts: Mapping[str, object], depth: int) -> Iterator[tuple[str, str]]:
     for name, value in facts.items():
         label = "  " * depth + name.replace("_", " ")
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             yield label, ""
             yield from _flat(value, depth + 1)
+        elif value is None or value in ({}, []):
+            yield label, "none"
         else:
             number = isinstance(value, int) and not isinstance(value, bool)
             yield label, f"{value:,}" if number else str(value)

@@ -3,8 +3,8 @@
 Run by `test_build_killed.py` in a process of its own, because it forks: a fork per kill is a tenth
 of the time of a new interpreter, and is safe here since this process starts no threads itself.
 
-usage: killed_builds.py FOLDER MODE [STEP OFFSET]
-Prints one JSON object: how many kill points there were, and what went wrong.
+usage: killed_builds.py FOLDER MODE
+Prints one JSON object: the changes that were killed before, and what went wrong.
 """
 
 from __future__ import annotations
@@ -139,9 +139,34 @@ def search(folder: Path) -> None:
         assert len(searcher.search("older text 12", top_k=5).hits) == 5
 
 
+def kill_and_resume(
+    number: int, change: str, folder: Path, mode: str, expected: dict[str, Any]
+) -> list[str]:
+    """Kill a build before one change, and list all that is wrong then and after resuming it."""
+
+    def killed() -> None:
+        die_before_change(number)
+        build(folder, mode)
+
+    wrong: list[str] = []
+    if (status := in_child(killed)) != -signal.SIGKILL:
+        wrong.append(f"exit status {status}")
+    if mode != "new" and in_child(lambda: search(folder)) != 0:
+        wrong.append("what was there before does not answer")
+    if in_child(lambda: build(folder, mode)) != 0:
+        wrong.append("--resume failed")
+    else:
+        found = outcome(folder)
+        wrong += [
+            f"{key} is {found[key]}, expected {expected[key]}"
+            for key in expected
+            if found[key] != expected[key]
+        ]
+    return [f"killed before change {number}, {change}: {line}" for line in wrong]
+
+
 def main() -> None:
     base, mode = Path(sys.argv[1]), sys.argv[2]
-    step, offset = (int(word) for word in sys.argv[3:]) if sys.argv[3:] else (1, 0)
     whole = fresh(base, "whole", mode)
     log = os.open(base / "changes", os.O_WRONLY | os.O_CREAT)
 
@@ -153,29 +178,11 @@ def main() -> None:
     expected = outcome(whole)
     changes = (base / "changes").read_text().splitlines()
     wrong: list[str] = []
-    for number in range(1 + offset, len(changes) + 1, step):
+    for number, change in enumerate(changes, start=1):
         folder = fresh(base, f"kill-{number}", mode)
-
-        def killed() -> None:
-            die_before_change(number)
-            build(folder, mode)
-
-        where = f"killed before change {number}, {changes[number - 1]}"
-        if (status := in_child(killed)) != -signal.SIGKILL:
-            wrong.append(f"{where}: exit status {status}")
-        if mode != "new" and in_child(lambda: search(folder)) != 0:
-            wrong.append(f"{where}: what was there before does not answer")
-        if in_child(lambda: build(folder, mode)) != 0:
-            wrong.append(f"{where}: --resume failed")
-            continue
-        found = outcome(folder)
-        wrong += [
-            f"{where}: {key} is {found[key]}, expected {expected[key]}"
-            for key in expected
-            if found[key] != expected[key]
-        ]
+        wrong += kill_and_resume(number, change, folder, mode, expected)
         shutil.rmtree(folder)
-    json.dump({"kill_points": len(changes), "changes": changes, "wrong": wrong}, sys.stdout)
+    json.dump({"changes": changes, "wrong": wrong}, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,6 @@ def test_a_build_killed_before_any_change_on_disk_resumes_to_the_same_collection
     report = json.loads(done.stdout)
     assert report["wrong"] == []
     changes = " ".join(report["changes"])
-    assert report["kill_points"] >= 25
+    assert len(report["changes"]) >= 25
     for needed in ("COMMIT", "os.rename", "collection.json", "rejects.jsonl", "snapshots"):
         assert needed in changes, f"no kill point at {needed}"

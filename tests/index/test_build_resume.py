@@ -19,7 +19,7 @@ from lamina_index.store import DocumentStore
 BLOCK = 10
 
 
-class Interrupted(Exception):
+class InterruptedBuildError(Exception):
     pass
 
 
@@ -53,9 +53,9 @@ def interrupt(corpus: Path, folder: Path, encoder: Encoder, **options: Any) -> N
 
     def stop(status: BuildStatus) -> None:
         if status.rows >= 30:
-            raise Interrupted
+            raise InterruptedBuildError
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(InterruptedBuildError):
         build_collection([corpus], folder, encoder, on_progress=stop, **options)
 
 
@@ -120,9 +120,9 @@ def test_other_options_or_encoders_are_not_resumed(
     interrupt(corpus, tmp_path / "c", word_encoder)
     other = CountingEncoder(word_encoder)
     other.fingerprint = "f" * 64
-    with pytest.raises(ResumeError, match="encoder was .*words"):
+    with pytest.raises(ResumeError, match=r"encoder was .*words"):
         build_collection([corpus], tmp_path / "c", other, resume=True)
-    with pytest.raises(ResumeError, match="options was .*'id_field': None"):
+    with pytest.raises(ResumeError, match=r"options was .*'id_field': None"):
         build_collection(
             [corpus],
             tmp_path / "c",

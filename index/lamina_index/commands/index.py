@@ -17,6 +17,8 @@ app = typer.Typer(
 
 Collection = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a collection.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+FormatName = Literal["jsonl", "csv", "tsv", "parquet", "text", "folder", "beir"]
+PrecisionName = Literal["int8", "fp32", "fp16"]
 Factory = Annotated[str, typer.Option(help="FAISS factory string; auto chooses by size.")]
 
 
@@ -46,12 +48,12 @@ def build(
     collection: Annotated[Path, typer.Option(metavar="DIR", help="Folder to build.")],
     encoder: Annotated[str, typer.Option(help="Name or folder of the encoder.")] = "default",
     precision: Annotated[
-        Literal["int8", "fp32", "fp16"] | None,
+        PrecisionName | None,
         typer.Option(help="Which of the encoder's graphs; by default the fastest that is right."),
     ] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where it runs.")] = "auto",
     file_format: Annotated[
-        Literal["jsonl", "csv", "tsv", "parquet", "text", "folder", "beir"] | None,
+        FormatName | None,
         typer.Option("--format", help="Format of the inputs; by default from their names."),
     ] = None,
     delimiter: Annotated[str | None, typer.Option(help="Between columns of CSV and TSV.")] = None,
@@ -91,6 +93,7 @@ def build(
     if chunk is not None and overlap > chunk // 2:
         raise typer.BadParameter("--overlap must be at most half of --chunk")
     from lamina_index.build import build_collection
+    from lamina_index.build_run import longest_part
     from lamina_index.build_view import progress_bar, report_table
     from lamina_index.corpus import CorpusOptions
     from lamina_index.encoder import OnnxEncoder
@@ -104,6 +107,10 @@ def build(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     loaded = OnnxEncoder.load(encoder, precision=precision, device=device, threads=threads)
+    if chunk is not None and chunk > longest_part(loaded):
+        raise typer.BadParameter(
+            f"--chunk: {loaded.name} reads at most {longest_part(loaded)} tokens of a part"
+        )
     with progress_bar() as on_progress:
         report = build_collection(
             inputs,
@@ -135,6 +142,7 @@ def info(collection: Collection, json: Json = False) -> None:
 
     with Searcher.open(collection, None) as searcher:
         facts = searcher.info()
+    del facts["verified"]  # of a service that has been through all files; here `verify` does that
     if json:
         _print_json(facts)
     else:

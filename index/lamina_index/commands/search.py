@@ -48,11 +48,11 @@ def search(
     from lamina_index.terminal import print_table
 
     table = Table(box=None, pad_edge=False)
-    table.add_column("rank", justify="right")
-    table.add_column("score", justify="right")
-    table.add_column("id", overflow="fold")
-    table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
+    table.add_column("rank", justify="right", no_wrap=True)
+    table.add_column("score", justify="right", no_wrap=True)
+    table.add_column("id", no_wrap=True)
+    table.add_column("text")
     for hit in result.hits:
-        line = " ".join(hit.text.split())
-        table.add_row(str(hit.rank), f"{hit.score:.4f}", Text(hit.id), Text(line))
+        line = Text(" ".join(hit.text.split()), no_wrap=True, overflow="ellipsis")
+        table.add_row(str(hit.rank), f"{hit.score:.4f}", Text(hit.id), line)
     print_table(table)

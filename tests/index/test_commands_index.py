@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from lamina_index.cli import main
+from lamina_index.corpus import Format
+from lamina_index.manifest import Precision
+
+LINES = [
+    "cats sleep most of the day",
+    "the stock market fell sharply",
+    "bread needs flour, water and yeast",
+]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "corpus.txt"
+    path.write_text("".join(f"{line}\n" for line in LINES))
+    return path
+
+
+@pytest.fixture
+def collection(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    assert (
+        main(["index", "build", "--input", str(corpus), "--collection", str(tmp_path / "c")]) == 0
+    )
+    capsys.readouterr()
+    return tmp_path / "c"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = main(["index", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def result(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
+    code, out, err = run(capsys, *arguments, "--json")
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+def test_build_reports_as_json_and_says_nothing_on_standard_error(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = result(capsys, "build", "--input", corpus, "--collection", tmp_path / "c")
+    assert (report["rows_read"], report["rows_indexed"], report["documents"]) == (3, 3, 3)
+    assert report["index"]["recall@10"] == 1.0
+    assert json.loads((tmp_path / "c" / "build.json").read_bytes()) == report
+
+
+def test_build_reports_as_a_table(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, "build", "--input", corpus, "--collection", tmp_path / "c")
+    assert (code, err) == (0, "")
+    lines = {" ".join(line.split()) for line in out.splitlines()}
+    assert {"rows read 3", "indexed 3", "rejected 0", "factory Flat", "recall@10 1.0"} <= lines
+
+
+@pytest.mark.parametrize("repeated", [True, False])
+def test_several_inputs_are_read_in_the_order_given(
+    repeated: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["b.jsonl", "a.jsonl", "c.jsonl"]
+    for name in names:
+        (tmp_path / name).write_text(f'{{"id": "same", "text": "from {name}"}}\n')
+    paths = [str(tmp_path / name) for name in names]
+    inputs = (
+        [word for path in paths for word in ("--input", path)] if repeated else ["--input", *paths]
+    )
+    report = result(capsys, "build", *inputs, "--collection", tmp_path / "c")
+    assert (report["rows_read"], report["rows_replaced"]) == (3, 2)
+    code, out, _ = run(capsys, "export", tmp_path / "c", "--output", "-")
+    assert (code, json.loads(out)) == (0, {"id": "same", "text": "from c.jsonl"})
+
+
+def test_words_after_other_options_are_no_inputs(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["build", "--input", corpus, "--collection", tmp_path / "c", "stray.txt"]
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    assert "stray.txt" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--append", "--replace"], "not both"),
+        (["--overlap", "3"], "goes with --chunk"),
+        (["--chunk", "8", "--overlap", "5"], "at most half"),
+        (["--chunk", "9999"], "254 tokens"),
+        (["--chunk", "0"], "--chunk"),
+        (["--delimiter", "ab"], "one character"),
+        (["--format", "xml"], "xml"),
+        (["--precision", "int4"], "int4"),
+        (["--threads", "0"], "--threads"),
+        (["--fields", "x"], "--fields"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(
+    arguments: list[str],
+    complaint: str,
+    corpus: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    build = ["build", "--input", corpus, "--collection", tmp_path / "c", *arguments]
+    code, out, err = run(capsys, *build)
+    assert (code, out) == (2, "")
+    assert complaint in err
+    assert not (tmp_path / "c").exists()
+
+
+def test_options_name_what_the_library_knows() -> None:
+    from lamina_index.commands.index import FormatName, PrecisionName
+
+    assert set(get_args(FormatName)) == set(get_args(Format))
+    assert set(get_args(PrecisionName)) == set(get_args(Precision))
+
+
+def test_an_error_is_one_line_with_the_remedy(
+    collection: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, "build", "--input", corpus, "--collection", collection)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "--append" in err
+    assert "--replace" in err
+
+
+@pytest.mark.parametrize(("flags", "code"), [([], 0), (["--strict"], 3)])
+def test_rejected_rows_end_with_3_only_when_strict_and_the_rest_is_indexed(
+    flags: list[str], code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"id": "a", "text": "good"}\n{"id": "b"}\nnot json\n')
+    arguments = ["build", "--input", bad, "--collection", tmp_path / "c", "--json", *flags]
+    found, out, err = run(capsys, *arguments)
+    assert found == code
+    assert json.loads(out)["rows_rejected"] == 2
+    assert err == (
+        f"lamina: 2 of 3 rows were rejected, the others are indexed; {tmp_path}/c/rejects.jsonl "
+        "says which and why\n"
+        if code
+        else ""
+    )
+    lines = (tmp_path / "c" / "rejects.jsonl").read_text().splitlines()
+    assert [json.loads(line)["line"] for line in lines] == [2, 3]
+
+
+def test_append_replace_and_chunks_through_the_command_line(
+    collection: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = tmp_path / "more.jsonl"
+    more.write_text(json.dumps({"id": "m", "text": "One thing. Another thing. " * 30}))
+    build = ["build", "--input", more, "--collection", collection]
+    assert result(capsys, *build, "--append")["documents"] == 4
+    report = result(capsys, *build, "--replace", "--chunk", "16", "--overlap", "4")
+    assert report["documents"] > 8
+    assert result(capsys, "info", collection)["chunking"] == {"tokens": 16, "overlap": 4}
+
+
+def test_info_tells_what_the_collection_is(
+    collection: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = result(capsys, "info", collection)
+    assert (facts["count"], facts["dimension"], facts["delta_count"]) == (3, 384, 0)
+    assert facts["encoder"]["precision"] == "int8"
+    code, out, _ = run(capsys, "info", collection)
+    assert code == 0
+    assert facts["encoder"]["fingerprint"] in out
+
+
+def test_verify_passes_a_sound_collection(
+    collection: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert result(capsys, "verify", collection) == {"sound": True, "damage": []}
+    assert run(capsys, "verify", collection) == (0, f"{collection}: sound\n", "")
+
+
+def test_a_damaged_snapshot_is_found_and_compact_mends_it_without_an_encoder(
+    collection: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vectors = collection / "snapshots" / "1" / "vectors.faiss"
+    content = bytearray(vectors.read_bytes())
+    content[len(content) // 2] ^= 1
+    vectors.write_bytes(content)
+    code, out, _ = run(capsys, "verify", collection)
+    assert code == 1
+    assert str(vectors) in out
+    assert "lamina index compact" in out
+    assert result(capsys, "compact", collection, "--factory", "SQ8")["factory"] == "SQ8"
+    assert run(capsys, "verify", collection)[0] == 0
+    assert main(["search", str(collection), "sleeping", "cats", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["hits"][0]["text"] == LINES[0]
+
+
+def test_a_flipped_bit_in_a_row_is_found(
+    collection: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database = collection / "documents.sqlite"
+    content = database.read_bytes()
+    assert content.count(b"stock market fell") == 1
+    database.write_bytes(content.replace(b"stock market fell", b"stock market felt"))
+    code, out, _ = run(capsys, "verify", collection, "--json")
+    assert code == 1
+    assert json.loads(out)["sound"] is False
+
+
+@pytest.mark.parametrize("command", ["info", "verify", "compact", "export"])
+def test_commands_on_no_collection_say_so(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    extra = ["--output", tmp_path / "out"] if command == "export" else []
+    code, _, err = run(capsys, command, tmp_path / "none", *extra)
+    assert (code, err.count("\n")) == (1, 1)
+    assert "no collection there" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_export_builds_the_same_collection_again(
+    collection: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import numpy as np
+
+    assert run(capsys, "export", collection, "--output", tmp_path / "out")[0] == 0
+    documents = tmp_path / "out" / "documents.jsonl"
+    embeddings = np.load(tmp_path / "out" / "embeddings.npy", allow_pickle=False)
+    assert embeddings.shape == (3, 384)
+    assert [json.loads(line)["text"] for line in documents.read_text().splitlines()] == LINES
+    assert run(capsys, "build", "--input", documents, "--collection", tmp_path / "d")[0] == 0
+    again = tmp_path / "again.jsonl"
+    assert run(capsys, "export", tmp_path / "d", "--output", again)[0] == 0
+    assert again.read_bytes() == documents.read_bytes()
+    assert run(capsys, "export", tmp_path / "d", "--output", tmp_path / "out2")[0] == 0
+    assert np.array_equal(np.load(tmp_path / "out2" / "embeddings.npy"), embeddings)
+
+
+def test_export_writes_into_no_folder_that_holds_something(
+    collection: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(capsys, "export", collection, "--output", tmp_path)
+    assert (code, err.count("\n")) == (1, 1)
+    assert "not empty" in err
+
+
+def test_an_export_with_metadata_keeps_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {
+        "id": "a",
+        "text": "hi",
+        "year": 1999,
+        "tags": ["x", "y"],
+        "ok": True,
+        "day": "2020-02-03",
+    }
+    (tmp_path / "c.jsonl").write_text(json.dumps(row))
+    build = ["build", "--input", tmp_path / "c.jsonl", "--collection", tmp_path / "c"]
+    assert result(capsys, *build)["rows_rejected"] == 0
+    _, out, _ = run(capsys, "export", tmp_path / "c", "--output", "-")
+    assert json.loads(out) == row

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lamina_index.cli import main
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("search")
+    lines = ["cats sleep most of the day", "stocks fell", f"bread {'and butter ' * 60}", "[red]x"]
+    (folder / "c.txt").write_text("".join(f"{line}\n" for line in lines))
+    build = ["index", "build", "--input", str(folder / "c.txt"), "--collection", str(folder / "c")]
+    assert main(build) == 0
+    return folder / "c"
+
+
+def test_the_table_has_rank_score_id_and_one_line_of_text(
+    collection: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["search", str(collection), "sleeping", "cats", "-k", "4"]) == 0
+    header, first, *rest = capsys.readouterr().out.splitlines()
+    assert header.split() == ["rank", "score", "id", "text"]
+    rank, score, document_id, text = first.split(maxsplit=3)
+    assert (rank, document_id, text.strip()) == ("1", "c.txt:1", "cats sleep most of the day")
+    assert 0.5 < float(score) <= 1
+    assert len(rest) == 3
+    assert any("[red]x" in line for line in rest)  # text is no mark-up
+    assert any(line.rstrip().endswith("…") for line in rest)
+
+
+def test_json_has_hits_with_scores_and_times(
+    collection: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["search", str(collection), "sleeping cats", "--top-k", "2", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert [hit["rank"] for hit in result["hits"]] == [1, 2]
+    assert result["hits"][0]["text"] == "cats sleep most of the day"
+    assert result["query"] == "sleeping cats"
+    assert set(result["took"]) == {"encode", "search", "fetch"}
+
+
+def test_a_query_that_is_cut_says_so(collection: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["search", str(collection), "word " * 400]) == 0
+    assert capsys.readouterr().err == "lamina: the query was cut to 256 tokens\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "complaint"),
+    [
+        ([" "], 1, "blank"),
+        (["cats", "--top-k", "0"], 2, "top-k"),
+        (["cats", "--top-k", "-1"], 2, "top-k"),
+        (["cats", "--top-k", str(2**63)], 2, "top-k"),
+        (["cats", "--encoder", "nowhere"], 1, "nowhere"),
+    ],
+)
+def test_bad_requests_are_told_in_a_line(
+    arguments: list[str],
+    code: int,
+    complaint: str,
+    collection: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["search", str(collection), *arguments]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert complaint in captured.err
