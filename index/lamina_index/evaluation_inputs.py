@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from lamina_index.corpus import (
@@ -45,15 +45,22 @@ class EvaluationInputs:
 
 
 def inputs_from_files(
-    queries: Path, qrels: Path, corpus: Path | None, *, split: str | None, keep_self: bool
+    queries: Path,
+    qrels: Path,
+    corpus: Path | None,
+    *,
+    split: str | None = None,
+    text_field: str | None = None,
+    keep_self: bool = False,
 ) -> EvaluationInputs:
     """Read queries, judgements and, if given, a corpus.
 
     Args:
         queries: Id first and a `text` column.
         qrels: Query id, document id and, if numeric, a grade.
-        corpus: Id first, or under `id` or `_id`; the text under `text`, or in the only other
-            column.
+        corpus: Id first, or under `id` or `_id`; the text under `text_field`, or under `text`, or
+            in the only other column.
+        text_field: Named here, where the corpus has it.
         split: Which judgements count where the file has a `split` column; None for all.
         keep_self: See `judge_queries`.
 
@@ -64,11 +71,13 @@ def inputs_from_files(
     judged = _judged(queries, qrels, split=split, keep_self=keep_self)
     if corpus is None:
         return EvaluationInputs(judged, None, [str(queries), str(qrels)])
-    records = read_corpus([corpus], _corpus_options(corpus))
+    records = read_corpus([corpus], _corpus_options(corpus, text_field))
     return EvaluationInputs(judged, records, [str(queries), str(qrels), str(corpus)])
 
 
-def inputs_from_beir(folder: Path, *, split: str | None, keep_self: bool) -> EvaluationInputs:
+def inputs_from_beir(
+    folder: Path, *, split: str | None = None, keep_self: bool = False
+) -> EvaluationInputs:
     """Read a folder in BEIR's layout; the split is `test` unless another is named.
 
     Raises:
@@ -89,25 +98,37 @@ def inputs_from_quora(release: Path, split: QuoraSplit) -> EvaluationInputs:
     return EvaluationInputs(judged, records, [str(release)])
 
 
-def with_distractors(corpus: Records, files: Sequence[Path]) -> Iterator[Document | Rejected]:
+def with_distractors(
+    inputs: EvaluationInputs, files: Sequence[Path], *, text_field: str | None = None
+) -> EvaluationInputs:
     """Add documents that are relevant to nothing, under ids of their own.
 
-    Raises:
-        EvaluationError: If an id of the corpus looks like one of theirs.
+    Their text is found as that of the corpus in `inputs_from_files`. While the corpus is read,
+    EvaluationError is raised if one of its ids looks like one of theirs.
     """
-    for record in corpus:
+    if not files or inputs.corpus is None:
+        return inputs
+    parts = [_without_prefix(inputs.corpus)]
+    for number, file in enumerate(files):
+        options = replace(_corpus_options(file, text_field), id_field=LINE_IDS)
+        parts.append(_with_prefix(read_corpus([file], options), f"{DISTRACTOR_PREFIX}{number}:"))
+    sources = [*inputs.sources, *map(str, files)]
+    return replace(inputs, corpus=chain.from_iterable(parts), sources=sources)
+
+
+def _without_prefix(records: Records) -> Iterator[Document | Rejected]:
+    for record in records:
         if isinstance(record, Document) and record.id.startswith(DISTRACTOR_PREFIX):
             raise EvaluationError(
                 f"document {record.id!r} of the corpus has an id that is kept for distractors"
             )
         yield record
-    for number, file in enumerate(files):
-        options = replace(_corpus_options(file), id_field=LINE_IDS)
-        for record in read_corpus([file], options):
-            if isinstance(record, Document):
-                yield replace(record, id=f"{DISTRACTOR_PREFIX}{number}:{record.id}")
-            else:
-                yield record
+
+
+def _with_prefix(records: Records, prefix: str) -> Iterator[Document | Rejected]:
+    for record in records:
+        named = isinstance(record, Document)
+        yield replace(record, id=f"{prefix}{record.id}") if named else record
 
 
 def _judged(queries: Path, qrels: Path, *, split: str | None, keep_self: bool) -> JudgedQueries:
@@ -128,14 +149,15 @@ def _judged(queries: Path, qrels: Path, *, split: str | None, keep_self: bool) -
     return judge_queries(texts, grades, split=split, keep_self=keep_self)
 
 
-def _corpus_options(path: Path) -> CorpusOptions:
+def _corpus_options(path: Path, text_field: str | None) -> CorpusOptions:
     """Find the id and the text by the rules of `inputs_from_files`."""
     columns = _columns(path)
     id_field = None if {"id", "_id"}.intersection(columns) else next(iter(columns), None)
     others = [column for column in columns if column not in {id_field, "id", "_id"}]
     if len(columns) == 1:
         return CorpusOptions(id_field=LINE_IDS, text_field=columns[0])
-    text_field = others[0] if len(others) == 1 else "text"
+    if text_field not in columns:
+        text_field = others[0] if len(others) == 1 else "text"
     return CorpusOptions(id_field=id_field, text_field=text_field)
 
 

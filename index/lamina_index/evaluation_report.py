@@ -124,11 +124,12 @@ def terminal_lines(values: dict[str, Any]) -> list[str]:
     encoder, index = searched["encoder"], searched["index"]
     timing = values["milliseconds_per_query"]
     speed = f"{timing['median']:.2f} ms a query (median of {timing['queries']}, one at a time)"
+    name = f"{encoder['name']} {encoder['precision']}"
     sizes = [_megabytes(part["size_bytes"]) for part in (index, encoder)]
     return [
         headline(values),
         f"{searched['kind']}: {index['name']}, {sizes[0]}, {speed}",
-        f"encoder {encoder['name']} {encoder['precision']} ({encoder['fingerprint'][:12]}), {sizes[1]}",
+        f"encoder {name}, {sizes[1]}, fingerprint {encoder['fingerprint'][:12]}",
     ]
 
 

@@ -138,9 +138,11 @@ def test_distractors_get_ids_of_their_own_from_any_format(folder: Path) -> None:
     with gzip.open(folder / "sentences.tsv.gz", "wt") as stream:
         stream.write("sentence\nsome text\nmore text\n")
     (folder / "same.tsv").write_text("qid\ttext\nd1\tno match\n\t\n")
-    corpus = read(folder, corpus="corpus.tsv").corpus
-    assert corpus is not None
-    records = list(with_distractors(corpus, [folder / "sentences.tsv.gz", folder / "same.tsv"]))
+    files = [folder / "sentences.tsv.gz", folder / "same.tsv"]
+    inputs = with_distractors(read(folder, corpus="corpus.tsv"), files)
+    assert inputs.sources[-2:] == [str(file) for file in files]
+    assert inputs.corpus is not None
+    records = list(inputs.corpus)
     found = ids(records)
     assert found[:2] == ["d1", "d2"]
     assert len(set(found)) == 5
@@ -149,5 +151,22 @@ def test_distractors_get_ids_of_their_own_from_any_format(folder: Path) -> None:
 
 
 def test_a_corpus_with_distractor_ids_is_refused(folder: Path) -> None:
+    (folder / "corpus.tsv").write_text("qid\ttext\ndistractor:0:x\ttext\n")
+    inputs = with_distractors(read(folder, corpus="corpus.tsv"), [folder / "queries.tsv"])
+    assert inputs.corpus is not None
     with pytest.raises(EvaluationError, match="kept for distractors"):
-        list(with_distractors([Document("distractor:0:x", "text")], []))
+        list(inputs.corpus)
+
+
+def test_a_text_column_can_be_named(folder: Path) -> None:
+    (folder / "pairs.tsv").write_text("number\tleft\tright\n1\tone\ttwo\n")
+    inputs = inputs_from_files(
+        folder / "queries.tsv",
+        folder / "qrels.tsv",
+        folder / "pairs.tsv",
+        text_field="right",
+    )
+    assert inputs.corpus is not None
+    (document,) = inputs.corpus
+    assert isinstance(document, Document)
+    assert (document.id, document.text) == ("1", "two")

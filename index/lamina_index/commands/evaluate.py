@@ -36,6 +36,10 @@ def evaluate(
     corpus: Annotated[
         Path | None, typer.Option(help="Documents to embed and search exactly: id and text.")
     ] = None,
+    text_field: Annotated[
+        str | None,
+        typer.Option(help="Text column of the corpus and distractors; text, or the only other."),
+    ] = None,
     quora: Annotated[
         Path | None,
         typer.Option(help="Quora's quora_duplicate_questions.tsv; downloaded if it is not there."),
@@ -85,15 +89,14 @@ def evaluate(
         with _writing(output):  # now, not after minutes of work
             output.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        inputs = _inputs(beir, queries, qrels, corpus, quora, split, seed, keep_self, output)
+        inputs = _inputs(given, seed=seed, keep_self=keep_self)
         if url is not None:
             retriever = _of_service(stack, url, name or "")
         else:
             loaded = stack.enter_context(_loaded_encoder(encoder, precision))
-            retriever = _of_encoder(stack, loaded, inputs, collection, distractors or [])
+            retriever = _of_encoder(stack, loaded, inputs, collection)
         found = measure(inputs.judged, retriever, seed=seed, keep_self=keep_self)
-    sources = [*inputs.sources, *(str(file) for file in distractors or [])]
-    values = report_values(found, sources=sources, command=_command_line(given))
+    values = report_values(found, sources=inputs.sources, command=_command_line(given))
     for warning in warnings_of(values):
         typer.echo(f"lamina: {warning}", err=True)
     if output is not None:
@@ -144,35 +147,36 @@ def _check_usage(given: Set[str]) -> None:
             raise typer.BadParameter(message)
 
 
-def _inputs(
-    beir: Path | None,
-    queries: Path | None,
-    qrels: Path | None,
-    corpus: Path | None,
-    quora: Path | None,
-    split: str | None,
-    seed: int,
-    keep_self: bool,
-    output: Path | None,
-) -> EvaluationInputs:
-    from lamina_index.evaluation_inputs import (
-        inputs_from_beir,
-        inputs_from_files,
-        inputs_from_quora,
-    )
+def _inputs(given: Mapping[str, Any], *, seed: int, keep_self: bool) -> EvaluationInputs:
+    """Read what `_check_usage` has found to go together."""
+    from lamina_index import evaluation_inputs as reading
 
-    if beir is not None:
-        return inputs_from_beir(beir, split=split, keep_self=keep_self)
-    if quora is not None:
-        from lamina_index.quora_split import build_split, find_release
+    split, text_field = given.get("split"), given.get("text_field")
+    if "beir" in given:
+        inputs = reading.inputs_from_beir(given["beir"], split=split, keep_self=keep_self)
+    elif "quora" in given:
+        inputs = _quora_inputs(given["quora"], given.get("output"), seed)
+    else:
+        inputs = reading.inputs_from_files(
+            given["queries"],
+            given["qrels"],
+            given.get("corpus"),
+            split=split,
+            text_field=text_field,
+            keep_self=keep_self,
+        )
+    return reading.with_distractors(inputs, given.get("distractors", ()), text_field=text_field)
 
-        built = build_split(find_release(quora), seed=seed)
-        if output is not None:
-            with _writing(output):
-                built.write(output / "quora")
-        return inputs_from_quora(quora, built)
-    assert queries is not None and qrels is not None  # noqa: PT018 - by _check_usage
-    return inputs_from_files(queries, qrels, corpus, split=split, keep_self=keep_self)
+
+def _quora_inputs(release: Path, output: Path | None, seed: int) -> EvaluationInputs:
+    from lamina_index.evaluation_inputs import inputs_from_quora
+    from lamina_index.quora_split import build_split, find_release
+
+    built = build_split(find_release(release), seed=seed)
+    if output is not None:
+        with _writing(output):
+            built.write(output / "quora")
+    return inputs_from_quora(release, built)
 
 
 def _of_service(stack: ExitStack, url: str, name: str) -> Retriever:
@@ -188,18 +192,16 @@ def _of_encoder(
     encoder: OnnxEncoder,
     inputs: EvaluationInputs,
     collection: Path | None,
-    distractors: list[Path],
 ) -> Retriever:
     if collection is not None:
         from lamina_index.retrievers import CollectionRetriever
 
         return stack.enter_context(CollectionRetriever(collection, encoder))
-    from lamina_index.evaluation_inputs import with_distractors
     from lamina_index.exact_corpus import ExactCorpus
 
     assert inputs.corpus is not None  # by _check_usage
     with _progress() as advance:
-        return ExactCorpus(encoder, with_distractors(inputs.corpus, distractors), progress=advance)
+        return ExactCorpus(encoder, inputs.corpus, progress=advance)
 
 
 @contextmanager
