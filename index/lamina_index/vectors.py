@@ -15,7 +15,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from lamina_index.errors import DamagedError, IndexFactoryError, StorageFullError
+from lamina_index.errors import DamagedError, IndexFactoryError, LaminaError, StorageFullError
 
 EffortName = Literal["none", "efSearch", "nprobe"]
 
@@ -131,7 +131,11 @@ class VectorIndex:
         try:
             faiss.write_index(self._index, str(path))
         except RuntimeError as error:
-            raise StorageFullError(f"{path}: the index could not be written ({error})") from error
+            if "No space left" in str(error) or "quota" in str(error):
+                raise StorageFullError(
+                    f"{path}: no space left on the device; the snapshots there were are untouched"
+                ) from error
+            raise LaminaError(f"{path}: the index cannot be written ({error})") from error
 
     @classmethod
     def load(cls, path: Path) -> VectorIndex:
