@@ -20,6 +20,7 @@ from lamina_index.docstrings import read_docstrings
 from lamina_index.encoder import Encoder
 from lamina_index.errors import ResumeError
 from lamina_index.store import DocumentStore
+from lamina_service.keys import opened
 
 STDLIB = "stdlib"
 _QUERY_WORDS = 8
@@ -72,17 +73,18 @@ def ensure_collection(
         return build()
 
 
-def example_calls(url: str, name: str, folder: Path, *, needs_key: bool) -> list[str]:
+def example_calls(url: str, name: str, data: Path) -> list[str]:
     """Write three calls that work on the collection, for a shell."""
-    with DocumentStore.open(folder, read_only=True) as store:
-        document = next(iter(store.documents(batch=1)))
+    with DocumentStore.open(data / name, read_only=True) as store:
+        document = next(store.documents(batch=1))
     query = "read a file line by line"
     if name != STDLIB:
         query = " ".join(document.text.split()[:_QUERY_WORDS])
     collection = f"{url}/v1/collections/{name}"
     curl = "curl -s"
-    if needs_key:
-        curl += ' -H "Authorization: Bearer $LAMINA_KEY"'
+    with opened(data) as keys:
+        if keys.required:
+            curl += ' -H "Authorization: Bearer $LAMINA_KEY"'
     body = shlex.quote(orjson.dumps({"query": query, "top_k": 3}).decode())
     embed = shlex.quote(orjson.dumps({"input": query}).decode())
     json = "-H 'Content-Type: application/json' -d"

@@ -27,7 +27,6 @@ def demo(
     from lamina_index.corpus import CorpusOptions
     from lamina_index.encoder import OnnxEncoder
     from lamina_service import demo as steps
-    from lamina_service.keys import opened
     from lamina_service.server import bind_or_free_port, run, url_of
     from lamina_service.settings import Settings
 
@@ -48,13 +47,18 @@ def demo(
         f"{report.documents} documents in {data / name} "
         f"({report.index['factory']}, recall@10 {report.index['recall@10']:.3f})"
     )
-    with bind_or_free_port(settings) as listener, opened(data) as keys:
-        url = url_of(listener)
-        if not url.endswith(f":{port}"):
-            typer.echo(f"Port {port} is taken; this is a free one.")
-        typer.echo(f"\nSearch page and API: {url}   (API documentation: {url}/docs)\n")
-        for call in steps.example_calls(url, name, data / name, needs_key=keys.required):
-            typer.echo(call + "\n")
-        typer.echo("Ctrl-C stops it.")
-        if not run(settings, listener):
+    with bind_or_free_port(settings) as listener:
+        if not run(settings, listener, lambda: _show(url_of(listener), port, name, data)):
             raise typer.Exit(1)
+
+
+def _show(url: str, port: int, name: str, data: Path) -> None:
+    """Print the address and what to try."""
+    from lamina_service.demo import example_calls
+
+    if not url.endswith(f":{port}"):
+        typer.echo(f"Port {port} is taken; this is a free one.")
+    typer.echo(f"\nSearch page: {url}   API documentation: {url}/docs\n")
+    for call in example_calls(url, name, data):
+        typer.echo(f"{call}\n")
+    typer.echo("Ctrl-C stops it.")

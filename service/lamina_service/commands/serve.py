@@ -52,6 +52,6 @@ def serve(
         log_level=log_level,
     )
     with bind(settings) as listener:
-        typer.echo(f"Lamina serves {settings.data} on {url_of(listener)}")
-        if not run(settings, listener):
+        ready = f"Lamina serves {settings.data} on {url_of(listener)}"
+        if not run(settings, listener, on_ready=lambda: typer.echo(ready)):
             raise typer.Exit(1)
