@@ -19,6 +19,7 @@ from lamina_index.errors import (
     CollectionExistsError,
     CollectionNotFoundError,
     CorpusError,
+    DamagedError,
     EncoderMismatchError,
     IndexFactoryError,
 )
@@ -343,3 +344,24 @@ def test_every_row_gets_its_vector_whatever_the_thread_count(threads: int, tmp_p
     encoder.close()
     assert report.documents == report.index["rows"] == 60
     assert found(tmp_path / "c", encoder, "text number 47")[0] == "d47"
+
+
+def test_a_cut_file_is_named_and_never_gives_a_wrong_document(
+    tmp_path: Path, word_encoder: Encoder
+) -> None:
+    corpus = write_rows(tmp_path / "1.jsonl", numbered(20))
+    build_collection([corpus], tmp_path / "c", word_encoder)
+    keys = tmp_path / "c" / "snapshots" / "1" / "keys.npy"
+    keys.write_bytes(keys.read_bytes()[: keys.stat().st_size // 2])
+    with pytest.raises(DamagedError, match=r"keys\.npy.*lamina index compact"):
+        Searcher.open(tmp_path / "c", word_encoder)
+    one = write_rows(tmp_path / "2.jsonl", [{"id": "new", "text": "entirely different words"}])
+    build_collection([one], tmp_path / "c", word_encoder, mode="append")  # makes a new snapshot
+    for number in range(20):
+        assert found(tmp_path / "c", word_encoder, f"text number {number}", 1) == [f"d{number}"]
+    database = tmp_path / "c" / "documents.sqlite"
+    database.write_bytes(database.read_bytes()[: database.stat().st_size // 2])
+    with pytest.raises(DamagedError, match=r"documents\.sqlite"):
+        build_collection([corpus], tmp_path / "c", word_encoder, mode="append")
+    report = build_collection([corpus], tmp_path / "c", word_encoder, mode="replace")
+    assert report.documents == 20

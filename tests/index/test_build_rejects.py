@@ -212,3 +212,11 @@ def test_many_equal_ids_are_no_slower_than_distinct_ones(
     documents, rejects = build(content, "c.jsonl", tmp_path, FaultyEncoder(word_encoder, flat))
     assert (len(documents), rejects) == (3990, [])
     assert calls == 4  # one call a block: repeated ids cause no second look at any row
+
+
+def test_words_of_any_length_are_indexed(tmp_path: Path, default_encoder: Encoder) -> None:
+    rows = [{"id": f"d{n}", "text": chr(97 + n) * 12_345} for n in range(3)]
+    rows.append({"id": "mixed", "text": f"a word {'é' * 12_345} between others"})
+    content = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+    documents, rejects = build(content, "c.jsonl", tmp_path, default_encoder)
+    assert (set(documents), rejects) == ({"d0", "d1", "d2", "mixed"}, [])
