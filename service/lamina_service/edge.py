@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lamina_service.errors import BodyTooLargeError, internal_response
@@ -51,6 +52,8 @@ class Edge:
         limited = _limited(receive, declared_bytes, self._max_body_bytes)
         try:
             await self._app(scope, limited, send_with_id)
+        except ClientDisconnect:
+            pass  # nobody is left to answer
         except Exception:
             _logger.exception("request %s failed", request_id.decode())
             if status:

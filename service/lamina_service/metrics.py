@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -29,6 +30,8 @@ class Metrics:
     """The service's metrics, all named `lamina_*`."""
 
     def __init__(self) -> None:
+        if MULTIPROCESS_FOLDER in os.environ:
+            forget_dead_workers(Path(os.environ[MULTIPROCESS_FOLDER]))
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "lamina_requests",
@@ -128,3 +131,10 @@ class Metrics:
         together = CollectorRegistry()
         multiprocess.MultiProcessCollector(together)  # type: ignore[no-untyped-call] # untyped there
         return generate_latest(together)
+
+
+def forget_dead_workers(folder: Path) -> None:
+    """Remove the gauges of workers that were killed: what they had waiting waits no more."""
+    for path in folder.glob("gauge_live*.db"):
+        if not Path("/proc", path.stem.rpartition("_")[2]).exists():
+            path.unlink(missing_ok=True)

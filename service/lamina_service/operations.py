@@ -6,9 +6,9 @@ import orjson
 from fastapi import APIRouter, Request, Response
 from starlette.exceptions import HTTPException
 
-from lamina_service import metrics
 from lamina_service.access import check_access
 from lamina_service.direct_route import DirectRoute, ReadRoute
+from lamina_service.metrics import CONTENT_TYPE, Metrics
 from lamina_service.openapi import BEARER, problems
 from lamina_service.schemas import InfoReply, LiveReply, ReadyReply
 from lamina_service.service import Service
@@ -50,7 +50,10 @@ async def info(request: Request) -> Response:
 @open_router.get(
     "/metrics",
     response_class=Response,
-    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **problems(404)},
+    responses={
+        200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
+        **problems(404, 429),
+    },
 )
 async def prometheus(request: Request) -> Response:
     """Give metrics for Prometheus; LAMINA_METRICS tells whether a key is needed."""
@@ -59,7 +62,8 @@ async def prometheus(request: Request) -> Response:
         raise HTTPException(404)
     if service.settings.metrics == "key":
         check_access(request.scope, service.keys, "read")
-    return Response(service.metrics.render(), media_type=metrics.CONTENT_TYPE)
+    text = await service.reads.run(Metrics.render, service.metrics)
+    return Response(text, media_type=CONTENT_TYPE)
 
 
 def _json(content: object) -> Response:

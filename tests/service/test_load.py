@@ -72,7 +72,9 @@ def test_a_full_queue_answers_429_until_there_is_room(start: Any, held_encoder: 
     assert _metric(started, "lamina_queue_depth") == 0
 
 
-def test_clients_that_go_away_leave_the_queue_empty(start: Any, held_encoder: Any) -> None:
+def test_clients_that_go_away_leave_the_queue_empty_and_no_error(
+    start: Any, held_encoder: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     started = start(queue_size=50)
     chance = random.Random(7)
     body = b'{"query": "cats"}'
@@ -86,6 +88,7 @@ def test_clients_that_go_away_leave_the_queue_empty(start: Any, held_encoder: An
     held_encoder.gate.set()
     _wait_for(lambda: started.service.searches.depth == 0)
     assert started.search("cats", top_k=1).json()["hits"][0]["id"] == "cats"
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def _read_reply(connection: socket.socket) -> bytes:

@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 from lamina_index.encoder import OnnxEncoder
 from lamina_service.catalog import Catalog
 from lamina_service.keys import KeyStore
-from lamina_service.metrics import Metrics
+from lamina_service.metrics import Metrics, forget_dead_workers
 
 
 def _wait_until_verified(started: Any) -> Any:
@@ -206,3 +207,13 @@ def test_documentation_can_be_switched_off(start: Any) -> None:
     assert started.client.get("/docs").status_code == 404
     assert started.client.get("/openapi.json").status_code == 404
     assert started.client.get("/").status_code == 200
+
+
+def test_what_a_killed_worker_had_waiting_is_forgotten(tmp_path: Path) -> None:
+    alive = tmp_path / f"gauge_livesum_{os.getpid()}.db"
+    dead = tmp_path / "gauge_livesum_4194999.db"  # above the kernel's highest process id
+    counted = tmp_path / "counter_4194999.db"
+    for path in (alive, dead, counted):
+        path.touch()
+    forget_dead_workers(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([alive, counted])
