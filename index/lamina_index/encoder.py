@@ -191,6 +191,11 @@ class OnnxEncoder:
             file = manifest.precisions[candidate]
             if check:
                 _check_file(root / file.file, file.sha256)
+                if file.fingerprint != manifest.fingerprint_of(file.sha256):
+                    raise EncoderLoadError(
+                        f"{root / 'encoder.json'}: the fingerprint of {candidate} does not fit the "
+                        "other fields, so one of them was edited; export the encoder again"
+                    )
             try:
                 encoder = cls(
                     root, manifest, candidate, actual_device, threads or available_threads()

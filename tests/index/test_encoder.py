@@ -36,8 +36,13 @@ def copied(tmp_path: Path) -> Path:
 
 
 def rewrite_manifest(folder: Path, **changes: object) -> None:
-    manifest = EncoderManifest.read(folder / "encoder.json")
-    manifest.model_copy(update=changes).write(folder / "encoder.json")
+    """Change fields as an export with other settings would, fingerprints included."""
+    manifest = EncoderManifest.read(folder / "encoder.json").model_copy(update=changes)
+    precisions = {
+        name: file.model_copy(update={"fingerprint": manifest.fingerprint_of(file.sha256)})
+        for name, file in manifest.precisions.items()
+    }
+    manifest.model_copy(update={"precisions": precisions}).write(folder / "encoder.json")
 
 
 def test_embeddings_are_unit_rows(default_encoder: OnnxEncoder) -> None:
@@ -154,6 +159,14 @@ def test_an_incomplete_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "encoder.json").write_text("{}")
     with pytest.raises(FormatError, match="format version None"):
         OnnxEncoder.load(tmp_path)
+
+
+@pytest.mark.parametrize("edit", [{"pooling": "cls"}, {"max_tokens": 64}])
+def test_an_edited_manifest_is_refused(copied: Path, edit: dict[str, object]) -> None:
+    manifest = EncoderManifest.read(copied / "encoder.json")
+    manifest.model_copy(update=edit).write(copied / "encoder.json")
+    with pytest.raises(EncoderLoadError, match="one of them was edited"):
+        OnnxEncoder.load(copied)
 
 
 def test_another_text_normalisation_is_refused(copied: Path) -> None:
