@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -65,6 +66,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.startup_error = error
         raise
     app.state.service = service
+    gc.collect()
+    gc.freeze()  # what was loaded stays: full collections need not walk it while requests wait
     _logger.info(
         "ready: %d collections, encoder %s %s on %s, %d threads",
         len(service.catalog.names()),

@@ -160,7 +160,7 @@ async def _answer_lamina_error(request: Request, error: Exception) -> Response:
     if isinstance(error, index.EncoderOutputError):
         members["items"] = list(error.items)
     if problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        _logger.error("%s %s: %s", request.method, request.url.path, error)
+        _logger.error("%s %r: %s", request.method, request.url.path, error)
     _count(request, problem.slug)
     return problem_response(problem, str(error), _HEADERS.get(type(error)), **members)
 
