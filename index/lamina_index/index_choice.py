@@ -39,10 +39,8 @@ def choose_index(count: int, dimension: int) -> IndexChoice:
             "HNSW32,SQ8", f"{count} vectors: a graph up to {GRAPH_LIMIT}, 8 bits a component"
         )
     lists = 1 << round(math.log2(4 * math.sqrt(count)))
-    pieces = next(
-        pieces for pieces in (dimension // 4, dimension // 2, dimension) if dimension % pieces == 0
-    )
+    piece = next(size for size in (4, 2, 1) if dimension % size == 0)
     return IndexChoice(
-        f"IVF{lists}_HNSW32,PQ{pieces}x4fs,Refine(SQfp16)",
+        f"IVF{lists}_HNSW32,PQ{dimension // piece}x4fs,Refine(SQfp16)",
         f"{count} vectors: past {GRAPH_LIMIT}, inverted lists of compressed vectors, refined",
     )

@@ -64,7 +64,9 @@ def exact_scores(rows: NDArray[np.float32], queries: NDArray[np.float32]) -> NDA
         queries: (D,), one for all rows, or (N, D), one for each.
     """
     scores: NDArray[np.float32] = np.vecdot(rows, queries)
-    return np.clip(scores, -1.0, 1.0)
+    np.minimum(scores, 1.0, out=scores)
+    np.maximum(scores, -1.0, out=scores)
+    return scores
 
 
 def best_first(scores: Sequence[float], ids: Sequence[str]) -> list[int]:

@@ -96,10 +96,8 @@ class StoreReading:
 
     def keys(self, until_key: int) -> NDArray[np.int64]:
         """(N,) every key up to one, ascending."""
-        rows = self._connection.execute(
-            "SELECT key FROM documents WHERE key <= ?", (until_key,)
-        ).fetchall()
-        return np.sort(np.fromiter((key for (key,) in rows), np.int64, len(rows)))
+        rows = self._connection.execute("SELECT key FROM documents WHERE key <= ?", (until_key,))
+        return np.sort(np.fromiter((key for (key,) in rows), np.int64))
 
     def get(self, document_id: str) -> StoredDocument | None:
         """Find a document by its id."""

@@ -26,7 +26,7 @@ EFFORTS: dict[EffortName, tuple[int, ...]] = {
 }
 """Values to try, in order, of each kind of index's search parameter.
 
-A graph search looks at 64 rows at least, so that the first pages of a listing, up to the 48th hit,
+A graph search looks at 64 rows at least, so that the first pages of a listing, up to the 56th hit,
 come from the same candidates whatever the page."""
 
 EF_CONSTRUCTION = 120
@@ -119,6 +119,8 @@ class VectorIndex:
             parameters = self._plain[effort] = _parameters(self._index, effort, None)
         faiss.omp_set_num_threads(1)  # OpenMP keeps this for each thread apart
         scores, positions = self._index.search(query[np.newaxis], width, params=parameters)
+        if positions[0, -1] >= 0:
+            return scores[0], positions[0]
         found = positions[0] >= 0
         return scores[0][found], positions[0][found]
 

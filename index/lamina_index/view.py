@@ -23,7 +23,10 @@ DELTA_LIMIT = 10_000
 """Rows newer than the snapshot that a collection should have at most: they are compared one by
 one, from memory."""
 
-_SPARE = 16
+_SPARE = 8
+"""Candidates beyond those wanted, to make up for the index's rounding of vectors: 2 are enough for
+8-bit components on real questions (docs/storage.md)."""
+
 _SCAN_ROWS = 4096
 
 
@@ -35,6 +38,7 @@ class View:
         generation: The store's generation.
         snapshot: The index in use, None while there is none.
         damage: What was wrong with newer snapshots than the one in use.
+        newest: Number of the newest snapshot there was, sound or not.
         last_key: Rows up to this key are in the snapshot or the delta.
         last_tombstone: Deletions up to this one are applied.
         dead: Positions in the snapshot to pass over.
@@ -45,6 +49,7 @@ class View:
     generation: int
     snapshot: Snapshot | None
     damage: tuple[DamagedError, ...]
+    newest: int
     last_key: int
     last_tombstone: int
     dead: NDArray[np.int64]
@@ -59,6 +64,7 @@ class View:
             generation=-1,
             snapshot=snapshot,
             damage=(),
+            newest=snapshot.number if snapshot else 0,
             last_key=snapshot.manifest.last_key if snapshot else 0,
             last_tombstone=snapshot.manifest.last_tombstone if snapshot else 0,
             dead=np.empty(0, np.int64),
@@ -88,7 +94,10 @@ class View:
                 f"{collection / SNAPSHOTS}: {count} documents but no search index; "
                 f"`lamina index compact {collection}` makes it from documents.sqlite"
             )
-        return replace(cls.over(snapshot, dimension), damage=tuple(damage)).advanced(reading)
+        view = cls.over(snapshot, dimension)
+        if damage:
+            view = replace(view, damage=tuple(damage), newest=snapshot_numbers(collection)[0])
+        return view.advanced(reading)
 
     def at(self, collection: Path, reading: StoreReading) -> View | None:
         """The view for a later generation: a newer snapshot if there is one, else what is new.
@@ -96,8 +105,7 @@ class View:
         None has the same meaning as in `open`.
         """
         numbers = snapshot_numbers(collection)
-        ours = self.snapshot.number if self.snapshot else 0
-        if numbers and numbers[0] > ours and not self.damage:
+        if numbers and numbers[0] > self.newest:
             return View.open(collection, self.delta.shape[1], reading)
         return self.advanced(reading)
 
@@ -217,9 +225,10 @@ def _with_twins(
     A graph reaches few of many equal vectors, and which ones is chance. Where two candidates tie,
     the store tells all rows with their vectors.
     """
-    tied = np.flatnonzero(np.diff(scores[: wanted + 1]) == 0)
-    if len(tied) == 0:
+    same = scores[1 : wanted + 1] == scores[:-1][:wanted]
+    if not same.any():
         return scores, keys
+    tied = np.flatnonzero(same)
     score_of = dict(zip(keys.tolist(), scores.tolist(), strict=True))
     for own, other in reading.twins(keys[np.union1d(tied, tied + 1)].tolist()):
         score_of.setdefault(other, score_of[own])

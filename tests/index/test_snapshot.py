@@ -20,10 +20,13 @@ import pytest
 from numpy.typing import NDArray
 
 from lamina_index.collection import verify_collection
+from lamina_index.corpus import Document
 from lamina_index.errors import DamagedError, IndexFactoryError, StorageFullError
 from lamina_index.exact import NearestSoFar
 from lamina_index.index_choice import EXACT_LIMIT, GRAPH_LIMIT, choose_index
+from lamina_index.manifest import CollectionManifest, EncoderReference
 from lamina_index.searcher import Searcher
+from lamina_index.snapshot import write_snapshot
 from lamina_index.snapshot_files import (
     KEYS_FILE,
     MANIFEST_FILE,
@@ -34,6 +37,7 @@ from lamina_index.snapshot_files import (
     read_manifest,
     snapshot_numbers,
 )
+from lamina_index.store import DocumentStore
 from lamina_index.vectors import VectorIndex, make_index
 
 MakeCollection = Callable[..., Any]
@@ -259,8 +263,6 @@ def test_a_full_disk_keeps_the_snapshot_that_was_there(
     made.put([str(i) for i in range(1000)], rows)
     made.store.close()
     (made.folder / "snapshots").symlink_to(small_disk)
-    from lamina_index.snapshot import write_snapshot
-    from lamina_index.store import DocumentStore
 
     with DocumentStore.open(made.folder) as store:
         write_snapshot(made.folder, store, threads=1)
@@ -281,10 +283,6 @@ def test_a_full_disk_keeps_the_snapshot_that_was_there(
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A collection with a snapshot of 300 rows; not to be written."""
-    from lamina_index.corpus import Document
-    from lamina_index.manifest import CollectionManifest, EncoderReference
-    from lamina_index.snapshot import write_snapshot
-    from lamina_index.store import DocumentStore
 
     folder = tmp_path_factory.mktemp("sound")
     CollectionManifest(
@@ -428,8 +426,6 @@ def test_a_manifest_of_other_numbers_is_refused(copy: Path) -> None:
 
 
 def test_a_damaged_snapshot_is_made_again_without_encoding(copy: Path) -> None:
-    from lamina_index.snapshot import write_snapshot
-    from lamina_index.store import DocumentStore
 
     path = copy / "snapshots" / "1" / VECTORS_FILE
     path.write_bytes(path.read_bytes()[:-7])
@@ -449,6 +445,10 @@ def test_an_older_sound_snapshot_serves_when_the_newest_is_damaged(copy: Path) -
         assert info["index"]["snapshot"] == 1
         assert "snapshots/2/keys.npy" in info["damage"][0]
         assert searcher.search_embedding(unit(300)[7], top_k=1).hits[0].id == "7"
+        with DocumentStore.open(copy) as store:
+            write_snapshot(copy, store, threads=1)
+        assert searcher.search_embedding(unit(300)[7], top_k=1).hits[0].id == "7"
+        assert (searcher.info()["index"]["snapshot"], searcher.info()["damage"]) == (3, [])
 
 
 def test_keys_are_read_without_pickle(copy: Path) -> None:
