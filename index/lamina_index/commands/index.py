@@ -111,19 +111,23 @@ def build(
         raise typer.BadParameter(
             f"--chunk: {loaded.name} reads at most {longest_part(loaded)} tokens of a part"
         )
-    with progress_bar() as on_progress:
-        report = build_collection(
-            inputs,
-            collection,
-            loaded,
-            options=options,
-            chunking=None if chunk is None else Chunking(tokens=chunk, overlap=overlap),
-            factory=factory,
-            threads=threads,
-            mode="append" if append else "replace" if replace else "new",
-            resume=resume,
-            on_progress=on_progress,
-        )
+    try:
+        with progress_bar() as on_progress:
+            report = build_collection(
+                inputs,
+                collection,
+                loaded,
+                options=options,
+                chunking=None if chunk is None else Chunking(tokens=chunk, overlap=overlap),
+                factory=factory,
+                threads=threads,
+                mode="append" if append else "replace" if replace else "new",
+                resume=resume,
+                on_progress=on_progress,
+            )
+    except KeyboardInterrupt:
+        typer.echo("lamina: interrupted; run the same command again to go on", err=True)
+        raise
     if json:
         typer.echo(report.model_dump_json(indent=2))
     else:
