@@ -73,6 +73,13 @@ def test_a_text_that_fits_stays_as_it_is(tokenizer: Tokenizer, text: str):
         (6, 3, "It is so now. We go. They stay.", ["It is so now. We go. ", "We go. They stay."]),
         # and is left out where it would cut the next sentence
         (4, 2, "It is so now. They all stay here.", ["It is so now. ", "They all stay here."]),
+        # a chunk never begins where the one before began
+        (
+            6,
+            3,
+            "Aa bb cc dd ee. Ff. Gg. Hh ii jj kk ll.",
+            ["Aa bb cc dd ee. Ff. ", "Ff. Gg. ", "Gg. Hh ii jj kk ll."],
+        ),
         # abbreviations end nothing; quotes, blank lines and full-width marks do
         (4, 0, "Dr. No, e.g. is. He left.", ["Dr. No, e.g. is. ", "He left."]),
         (4, 0, 'He said "no way!" And left', ['He said "no way!" ', "And left"]),
@@ -87,11 +94,23 @@ def test_cuts_lie_where_a_reader_would_cut(
 
 
 @pytest.mark.parametrize("shift", range(4))
-@pytest.mark.parametrize("picture", ["\U0001f600", FAMILY, FLAG, "e\u0301\u0323", "\r\n"])
+@pytest.mark.parametrize(
+    "picture",
+    [
+        "\U0001f600",
+        FAMILY,
+        FLAG,
+        "\U0001f44d\U0001f3fd",  # a skin tone
+        "\U0001f3f4\U000e0067\U000e0062\U000e007f",  # a flag of tags
+        "e\u0301\u0323",
+        "\u1112\u1161\u11ab",  # a Hangul syllable in its parts
+        "\r\n",
+    ],
+)
 def test_no_cut_goes_through_a_visible_character(shift: int, picture: str):
     text = "a" * shift + picture * 30
-    size = len(picture.encode())
-    chunks = chunk_text(text, BYTES, tokens=size + shift % size, overlap=0)
+    # room for one picture and almost a second
+    chunks = chunk_text(text, BYTES, tokens=2 * len(picture.encode()) - 1, overlap=0)
     assert "".join(chunks) == text
     assert {chunk.lstrip("a") for chunk in chunks} <= {"", picture}
 

@@ -140,7 +140,7 @@ class _Feed:
         if line.content is None:
             raise RowError(f"line is longer than {MAX_RECORD_BYTES // 2**20} MiB")
         self._taken_bytes += len(line.content)
-        if self._taken_bytes > MAX_RECORD_BYTES:
+        if len(self._taken) > 1 and self._taken_bytes > MAX_RECORD_BYTES:
             raise RowError(f"a quoted field is not closed within {MAX_RECORD_BYTES // 2**20} MiB")
         try:
             return line.content.decode()
