@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,17 @@ def test_replace_leaves_nothing_of_the_old_collection(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1.jsonl", "2.jsonl", "c"]
 
 
+@pytest.mark.parametrize("mode", ["append", "replace"])
+def test_what_a_killed_replacement_left_beside_is_removed_by_the_next_build(
+    mode: Any, tmp_path: Path, word_encoder: Encoder
+) -> None:
+    corpus = write_rows(tmp_path / "c.jsonl", numbered(5))
+    build_collection([corpus], tmp_path / "c", word_encoder)
+    shutil.copytree(tmp_path / "c", tmp_path / ".c.old")
+    build_collection([corpus], tmp_path / "c", word_encoder, mode=mode)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "c.jsonl"]
+
+
 def test_a_replacement_without_one_good_row_leaves_the_old_collection(
     tmp_path: Path, word_encoder: Encoder
 ) -> None:
@@ -183,7 +195,7 @@ def test_of_equal_ids_the_last_one_counts_within_and_across_files_and_runs(
     third = write_rows(tmp_path / "3.jsonl", [{"id": "a", "text": "newest grape"}])
     report = build_collection([first, second], tmp_path / "c", word_encoder)
     assert (report.rows_indexed, report.rows_replaced, report.documents) == (4, 2, 2)
-    assert stored(tmp_path / "c") == {"b": "fig", "a": "newer cherry"}
+    assert list(stored(tmp_path / "c").items()) == [("b", "fig"), ("a", "newer cherry")]
     build_collection([third], tmp_path / "c", word_encoder, mode="append")
     with Searcher.open(tmp_path / "c", word_encoder) as searcher:
         hits = searcher.search("oldest plum newer cherry", top_k=10).hits
