@@ -144,13 +144,15 @@ class Catalog:
             self._entries[name] = entry
 
     def _keep(self) -> None:
-        while True:
-            for name in self.names():
-                self._verify(name)
-            if self._closing.wait(REFRESH_SECONDS):
-                return
-            self.refresh()
-            self._close_retired()
+        while not self._closing.is_set():
+            try:
+                self._close_retired()
+                self.refresh()
+                for name in self.names():
+                    self._verify(name)
+            except Exception:  # the thread's edge: whatever it is, the next round may go well
+                _logger.exception("keeping watch over %s failed", self._data)
+            self._closing.wait(REFRESH_SECONDS)
 
     def _verify(self, name: str) -> None:
         """Compare the files of a collection with their digests, once."""
