@@ -123,6 +123,13 @@ def test_a_character_with_too_many_tokens_is_cut_between_code_points_at_last():
     assert chunk_text("\U0001f600" * 3, BYTES, tokens=1, overlap=0) == ["\U0001f600"] * 3
 
 
+@pytest.mark.parametrize("word", ["antidisestablishmentarianism", "abcdefghijklmnopqrstuvwxyz"])
+def test_a_piece_of_a_word_is_counted_as_it_stands_alone(word: str):
+    chunks = chunk_text(word, BUNDLED, tokens=4, overlap=0)
+    assert "".join(chunks) == word
+    assert max(count(BUNDLED, chunk) for chunk in chunks) <= 4
+
+
 PIECES = st.one_of(
     st.sampled_from(
         [". ", "? ", "\n\n", " ", "\u3000", "。", FAMILY, FLAG, "e\u0301", "\r\n", "\0"]
