@@ -75,6 +75,14 @@ def write_json(path: Path, content: object) -> None:
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Tiny matrices gain nothing from threads, and lose much on a busy machine."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def make_tiny_bert() -> Callable[..., Path]:
     """`save_tiny_bert(folder, **pooling_config)`; without pooling a plain Hugging Face folder."""

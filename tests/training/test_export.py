@@ -138,6 +138,21 @@ def test_an_existing_folder_is_not_touched(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.parametrize("precisions", [[], ["fp8"], ["fp32", "int4"]])
+def test_unknown_precisions_are_refused_before_any_work(
+    tmp_path: Path, precisions: list[Any]
+) -> None:
+    with pytest.raises(ExportError, match="expected some of fp32"):
+        export_encoder(
+            "anything",
+            tmp_path / "out",
+            precisions=precisions,
+            with_weights=False,
+            cache=tmp_path,
+            command="",
+        )
+
+
 def test_graphs_take_two_inputs_and_give_two_outputs(tiny_export: Path) -> None:
     for file in ("model.onnx", "model_int8.onnx", "model_fp16.onnx"):
         graph = onnx.load(tiny_export / "onnx" / file).graph

@@ -118,7 +118,8 @@ def _scores(manifest: EncoderManifest) -> str:
     fp32 = parity["fp32"]
     exact = (
         f"fp32 against torch: at most {fp32['max_absolute_difference']:.2g} off in any number, "
-        f"batches {fp32['batches']} by lengths {fp32['lengths']}.\n"
+        f"over {fp32['cells']} shapes up to batch {fp32['largest'][0]}, length "
+        f"{fp32['largest'][1]}.\n"
     )
     lines = [exact]
     rows = [(name, parity[name]) for name in ("fp16", "int8") if name in parity]

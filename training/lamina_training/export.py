@@ -91,8 +91,10 @@ def export_encoder(
     """
     if target.exists():
         raise ExportError(f"{target}: exists; export to a new folder or remove that one")
-    if unknown := sorted(set(precisions) - set(PRECISIONS)):
-        raise ExportError(f"precision {unknown[0]!r}; expected some of {', '.join(PRECISIONS)}")
+    if not precisions or not set(precisions) <= set(PRECISIONS):
+        raise ExportError(
+            f"precision {','.join(precisions)!r}; expected some of {', '.join(PRECISIONS)}"
+        )
     source = load_source(origin, cache=cache)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:

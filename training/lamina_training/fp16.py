@@ -6,6 +6,7 @@ from pathlib import Path
 
 import onnx
 from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
+from onnxruntime.transformers.onnx_model import OnnxModel
 
 from lamina_training.graph import OUTPUTS
 
@@ -30,6 +31,7 @@ def convert_fp16(source: Path, target: Path) -> None:
         op_block_list=[*DEFAULT_OP_BLOCK_LIST, *FP32_OPERATORS],
         node_block_list=_after_tokens(model.graph),
     )
+    OnnxModel(converted).topological_sort(is_deterministic=True)  # its casts come last
     onnx.checker.check_model(converted)
     onnx.save(converted, target)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"}
-_MAX_CHARACTERS = 400
+_MAX_CHARACTERS = 300
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class KnownItems:
         return hashlib.sha256(joined.encode()).hexdigest()
 
 
-def read_known_items(*, queries: int = 400, documents: int = 1600) -> KnownItems:
+def read_known_items(*, queries: int = 300, documents: int = 1200) -> KnownItems:
     """Take the first documentation strings, by path, that have a first line and more below it."""
     root = Path(sysconfig.get_path("stdlib"))
     pairs: dict[str, str] = {}

@@ -7,7 +7,7 @@ code, or weights in pickle form, is refused before anything of it is loaded.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from lamina_training.weights import PINNED_MODELS, fetch_weights
 
 READABLE_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "README.md"]
 AFTER_POOLING = ("Dense", "LayerNorm", "Dropout", "Normalize")
-SEED_OF_DEFAULT_PROMPTS = ("query", "document")
 
 
 class ExportError(LaminaError):
@@ -53,7 +52,7 @@ class Source:
     prompts: Prompts
     license: str
     language: str
-    provenance: dict[str, Any] = field(default_factory=dict)
+    provenance: dict[str, Any]
 
 
 class PooledEncoder(nn.Module):
@@ -159,6 +158,10 @@ def _refuse_foreign_code(folder: Path) -> None:
             raise ExportError(f"{inner}: pickled weights are not read; save it with safetensors")
 
 
+def _read_text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
@@ -206,9 +209,12 @@ def _describe(origin: str, folder: Path, loaded: Any) -> Source:
     modes = pooling.pooling_mode
     labels = [modes] if isinstance(modes, str) else list(modes)
     labels += [type(module).__name__.lower() for module in after[1:]]
-    pinned = PINNED_MODELS.get(origin)
-    base = pinned.hub_id if pinned else origin
-    card = loaded._model_card_text if isinstance(loaded._model_card_text, str) else ""
+    hashes = {path.name: sha256_file(path) for path in sorted(folder.glob("*.safetensors"))}
+    pinned = next(
+        (model for model in PINNED_MODELS.values() if model.weights_sha256 in hashes.values()), None
+    )
+    base = pinned.hub_id if pinned else Path(origin).name if Path(origin).is_dir() else origin
+    card = front_matter(_read_text(folder / "README.md"))
     return Source(
         name=pinned.name if pinned else Path(origin).name,
         folder=folder,
@@ -223,14 +229,9 @@ def _describe(origin: str, folder: Path, loaded: Any) -> Source:
         layers=int(config.num_hidden_layers),
         vocabulary=int(config.vocab_size),
         prompts=prompts,
-        license=pinned.license if pinned else front_matter(card).get("license", "unknown"),
-        language="en" if pinned else front_matter(card).get("language", "unknown"),
-        provenance={
-            "base": base,
-            "weights_sha256": {
-                path.name: sha256_file(path) for path in sorted(folder.glob("*.safetensors"))
-            },
-        },
+        license=pinned.license if pinned else card.get("license", "unknown"),
+        language="en" if pinned else card.get("language", "unknown"),
+        provenance={"base": base, "weights_sha256": hashes},
     )
 
 

@@ -47,6 +47,10 @@ def export(
         raise MissingExtraError(
             f"{error.name} is not installed; pip install 'lamina-search[training,cpu]'"
         ) from error
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
     options = ["--precision", precision, *(["--with-weights"] if with_weights else [])]
     options += ["--name", name] if name else []
     shown = Path(origin).name if Path(origin).is_dir() else origin
