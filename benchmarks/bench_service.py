@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -101,6 +102,7 @@ def main() -> None:
     arguments = options.parse_args()
     if not shutil.which("wrk"):
         raise SystemExit("needs wrk (Debian: apt install wrk)")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the services are ended
     work: Path = arguments.work
     names, rounds, seconds = arguments.only, arguments.rounds, arguments.seconds
     if arguments.small:
@@ -164,8 +166,12 @@ def start(service: Service, workers: int, load: Load) -> Running:
     """Start a service and use it until it is warm."""
     log = load.folder / "logs" / f"{service.name}.log"
     server = Running(service, workers, log, load.queries[0])
-    server.wait_until_idle()
-    load.run(server, CLIENTS[-1], WARM_UP_SECONDS)
+    try:
+        server.wait_until_idle()
+        load.run(server, CLIENTS[-1], WARM_UP_SECONDS)
+    except BaseException:
+        server.close()
+        raise
     return server
 
 

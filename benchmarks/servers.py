@@ -90,7 +90,6 @@ class Running:
             stdout=self._log,
             stderr=subprocess.STDOUT,
             env=os.environ | {"HF_HUB_OFFLINE": "1"} | service.environment,
-            start_new_session=True,
         )
         try:
             self._wait(started + READY_SECONDS, question, log)
@@ -128,7 +127,7 @@ class Running:
             used, share = now, (now - used) / IDLE_SECONDS
 
     def close(self) -> None:
-        """End all processes that it started."""
+        """End all processes that it started; they also end with the benchmark's process group."""
         tree = self._tree()
         self._process.send_signal(signal.SIGTERM)
         _, alive = psutil.wait_procs(tree, timeout=20)
