@@ -8,13 +8,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import orjson
 from fastapi import APIRouter, Request, Response
 from numpy.typing import NDArray
 
 from lamina_index.encoder import Encoded, OnnxEncoder, Role
 from lamina_index.errors import BlankTextError, EncoderOutputError
-from lamina_service.direct_route import ReadRoute
+from lamina_service.direct_route import ReadRoute, json_response
 from lamina_service.errors import InvalidRequestError, ModelNotFoundError
 from lamina_service.openapi import BEARER, problems
 from lamina_service.schemas import EmbeddingsReply, EmbeddingsRequest, ModelsReply
@@ -35,8 +34,7 @@ async def embed(request: Request, body: EmbeddingsRequest) -> Response:
     _check(service, body, texts)
     encode = partial(_encode, service.encoder, body.input_type)
     parts = await service.searches.map(encode, _parts(texts, service.encoder))
-    reply = _reply(parts, body.encoding_format, service.encoder.name)
-    return Response(orjson.dumps(reply), media_type="application/json")
+    return json_response(_reply(parts, body.encoding_format, service.encoder.name))
 
 
 @router.get("/models", response_model=ModelsReply, responses=problems())
@@ -51,9 +49,7 @@ async def list_models(request: Request) -> Response:
         "dimension": encoder.dimension,
         "max_tokens": encoder.max_tokens,
     }
-    return Response(
-        orjson.dumps({"object": "list", "data": [model]}), media_type="application/json"
-    )
+    return json_response({"object": "list", "data": [model]})
 
 
 def _check(service: Service, body: EmbeddingsRequest, texts: Sequence[str]) -> None:

@@ -157,7 +157,7 @@ async def _answer_lamina_error(request: Request, error: Exception) -> Response:
     members: dict[str, Any] = {}
     if isinstance(error, InvalidRequestError):
         members["errors"] = [{"field": error.field, "message": error.message}]
-    if isinstance(error, index.EncoderOutputError):
+    if isinstance(error, index.EncoderOutputError) and error.items:
         members["items"] = list(error.items)
     if problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         _logger.error("%s %r: %s", request.method, request.url.path, error)

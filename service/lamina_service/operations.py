@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import orjson
 from fastapi import APIRouter, Request, Response
 from starlette.exceptions import HTTPException
 
 from lamina_service.access import check_access
-from lamina_service.direct_route import DirectRoute, ReadRoute
+from lamina_service.direct_route import DirectRoute, ReadRoute, json_response
 from lamina_service.metrics import CONTENT_TYPE, Metrics
 from lamina_service.openapi import BEARER, problems
 from lamina_service.schemas import InfoReply, LiveReply, ReadyReply
@@ -20,7 +19,7 @@ router = APIRouter(route_class=ReadRoute, tags=["operations"], dependencies=[BEA
 @open_router.get("/livez", response_model=LiveReply)
 async def livez(request: Request) -> Response:
     """Answer while the process's event loop turns; needs no key."""
-    return _json({"status": "alive"})
+    return json_response({"status": "alive"})
 
 
 @open_router.get("/readyz", response_model=ReadyReply)
@@ -31,7 +30,7 @@ async def readyz(request: Request) -> Response:
     """
     service: Service = request.app.state.service
     failed = service.catalog.failed()
-    return _json(
+    return json_response(
         {
             "status": "degraded" if failed else "ready",
             "provider": service.encoder.provider,
@@ -44,7 +43,7 @@ async def readyz(request: Request) -> Response:
 async def info(request: Request) -> Response:
     """Tell encoder, precision, real execution provider, threads, versions and collections."""
     service: Service = request.app.state.service
-    return _json(await service.reads.run(Service.describe, service))
+    return json_response(await service.reads.run(Service.describe, service))
 
 
 @open_router.get(
@@ -64,7 +63,3 @@ async def prometheus(request: Request) -> Response:
         check_access(request.scope, service.keys, "read")
     text = await service.reads.run(Metrics.render, service.metrics)
     return Response(text, media_type=CONTENT_TYPE)
-
-
-def _json(content: object) -> Response:
-    return Response(orjson.dumps(content), media_type="application/json")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import orjson
 from fastapi import APIRouter, Request, Response
 from starlette.exceptions import HTTPException
 
-from lamina_service.direct_route import DirectRoute
+from lamina_service.direct_route import DirectRoute, json_response
 
 _FOLDER = Path(__file__).parent / "page"
 _MEDIA_TYPES = {
@@ -53,7 +52,7 @@ async def docs_page(request: Request) -> Response:
 @docs_router.get("/openapi.json")
 async def openapi(request: Request) -> Response:
     """The API's OpenAPI document."""
-    return Response(orjson.dumps(request.app.openapi()), media_type="application/json")
+    return json_response(request.app.openapi())
 
 
 def _file(name: str) -> Response:

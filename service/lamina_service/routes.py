@@ -6,7 +6,7 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from lamina_index.errors import DocumentNotFoundError
-from lamina_service.direct_route import ReadRoute
+from lamina_service.direct_route import ReadRoute, json_response
 from lamina_service.openapi import BEARER, problems
 from lamina_service.schemas import (
     BatchReply,
@@ -65,7 +65,7 @@ async def search_batch(request: Request, collection: str, body: BatchRequest) ->
         for position, search in enumerate(body.searches)
     ]
     answers = await service.searches.map(SearchJob.run, jobs)
-    return _json({"results": [orjson.Fragment(answer.body) for answer in answers]})
+    return json_response({"results": [orjson.Fragment(answer.body) for answer in answers]})
 
 
 @router.get(
@@ -81,7 +81,7 @@ async def get_document(request: Request, collection: str, document_id: str) -> R
     found = await service.reads.run(searcher.get, document_id)
     if found is None:
         raise DocumentNotFoundError(f"collection {collection!r} has no document {document_id!r}")
-    return _json({"id": found.id, "text": found.text, "metadata": found.metadata})
+    return json_response({"id": found.id, "text": found.text, "metadata": found.metadata})
 
 
 @router.get(
@@ -91,7 +91,7 @@ async def list_collections(request: Request) -> Response:
     """List all collections, also those that could not be opened."""
     service: Service = request.app.state.service
     names = service.catalog.names()
-    return _json({"collections": await service.reads.map(service.catalog.describe, names)})
+    return json_response({"collections": await service.reads.map(service.catalog.describe, names)})
 
 
 @router.get(
@@ -103,8 +103,4 @@ async def list_collections(request: Request) -> Response:
 async def get_collection(request: Request, collection: str) -> Response:
     """Tell a collection's size, fields, encoder and state."""
     service: Service = request.app.state.service
-    return _json(await service.reads.run(service.catalog.describe, collection))
-
-
-def _json(content: object) -> Response:
-    return Response(orjson.dumps(content), media_type="application/json")
+    return json_response(await service.reads.run(service.catalog.describe, collection))

@@ -11,7 +11,7 @@ import orjson
 from fastapi import Response
 from numpy.typing import NDArray
 
-from lamina_index.errors import BlankTextError
+from lamina_index.errors import BlankTextError, EncoderOutputError
 from lamina_index.searcher import Hit, Searcher, SearchResult
 from lamina_service.errors import InvalidRequestError
 from lamina_service.metrics import Metrics
@@ -78,8 +78,8 @@ class SearchJob:
         began = time.perf_counter()
         try:
             result = self._search()
-        except BlankTextError as error:
-            raise BlankTextError(f"{self.part}query: {error}") from error
+        except (BlankTextError, EncoderOutputError) as error:
+            raise type(error)(f"{self.part}query: {error}") from error
         seconds = {"queue": began - self.queued_at, **result.took}
         self.metrics.searched(seconds)
         took = {stage: round(seconds.get(stage, 0.0) * 1000, 3) for stage in STAGES}
