@@ -8,10 +8,8 @@ ends with the same rows under the same keys.
 
 from __future__ import annotations
 
-import errno
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import islice
@@ -31,8 +29,9 @@ from lamina_index.collection import (
 )
 from lamina_index.corpus import CorpusOptions, FieldTypes, read_corpus
 from lamina_index.corpus.inputs import resolve_inputs
+from lamina_index.disk import disk_errors_told
 from lamina_index.encoder import Encoder
-from lamina_index.errors import CollectionExistsError, StorageFullError
+from lamina_index.errors import CollectionExistsError
 from lamina_index.manifest import Chunking, CollectionManifest, EncoderReference
 from lamina_index.searcher import check_encoder
 from lamina_index.text import TEXT_VERSION
@@ -88,7 +87,7 @@ def build_collection(
         ValueError: If parts are longer than the encoder reads.
     """
     watch = Stopwatch()
-    target = Path(os.path.abspath(folder))
+    target = Path(os.path.realpath(folder))  # a link's folder is what gets replaced, not the link
     options = options or CorpusOptions()
     types = FieldTypes()
     records = read_corpus(inputs, options, fields=types)
@@ -107,8 +106,12 @@ def build_collection(
         drop_replaced(target)
         return BuildReport.read(target / REPORT_FILE)
     check_target(target, mode)
+    when_full = (
+        "it is as it was before. Free some and run the same command again to go on where it "
+        f"stopped; what a new build has stored so far is in {building_folder(target)}"
+    )
     with (
-        _full_disk_told(target),
+        disk_errors_told(target, when_full=when_full),
         claim_site(target, mode, plan, manifest, resume=resume) as site,
     ):
         if not site.progress.finished:
@@ -118,21 +121,6 @@ def build_collection(
             run.finish(mode)
         site.publish()
     return BuildReport.read(target / REPORT_FILE)
-
-
-@contextmanager
-def _full_disk_told(target: Path) -> Iterator[None]:
-    """Give a full disk the message that helps: what is safe, what is kept, what to do."""
-    try:
-        yield
-    except (OSError, StorageFullError) as error:
-        if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise StorageFullError(
-            f"no space left on the device of {target}, which is as it was before. Free some and "
-            "run the same command again to go on where it stopped; what a build has stored so far "
-            f"is in {building_folder(target)}"
-        ) from error
 
 
 def _manifest(

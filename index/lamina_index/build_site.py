@@ -149,8 +149,11 @@ def is_finished(target: Path, plan: BuildPlan) -> bool:
     interrupted = (building_folder(target) / MANIFEST_FILE).exists()
     if interrupted or not is_collection(target) or not plan.repeatable:
         return False
-    with DocumentStore.open(target, read_only=True) as store:
-        progress = _progress_of(store)
+    try:
+        with DocumentStore.open(target, read_only=True) as store:
+            progress = _progress_of(store)
+    except LaminaError:
+        return False  # damaged, so there is a reason to build it again
     return progress is not None and progress.finished and not progress.plan.differences(plan)
 
 

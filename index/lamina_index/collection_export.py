@@ -13,6 +13,7 @@ import orjson
 from numpy.typing import NDArray
 
 from lamina_index.collection import open_collection
+from lamina_index.disk import disk_errors_told
 from lamina_index.errors import CollectionExistsError
 from lamina_index.store import DocumentStore
 from lamina_index.store_reading import StoredDocument
@@ -105,9 +106,10 @@ def _sink(path: Path) -> Iterator[BinaryIO]:
         sys.stdout.buffer.flush()
         return
     partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("wb") as stream:
-            yield stream
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with disk_errors_told(path, when_full="nothing is exported; name a folder on another one"):
+        try:
+            with partial.open("wb") as stream:
+                yield stream
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)

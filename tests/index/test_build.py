@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
+from lamina_index import build_blocks, build_run
 from lamina_index.build import BuildStatus, build_collection
 from lamina_index.build_report import BuildReport
 from lamina_index.collection import writer_lock
@@ -23,6 +24,7 @@ from lamina_index.errors import (
     DamagedError,
     EncoderMismatchError,
     IndexFactoryError,
+    LaminaError,
 )
 from lamina_index.manifest import Chunking, CollectionManifest
 from lamina_index.searcher import Searcher
@@ -346,6 +348,44 @@ def test_two_builds_of_one_collection_do_not_mix(tmp_path: Path, word_encoder: E
         pytest.raises(CollectionBusyError, match="another process"),
     ):
         build_collection([corpus], tmp_path / "c", word_encoder, mode="append")
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, word_encoder: Encoder) -> None:
+    corpus = write_rows(tmp_path / "c.jsonl", numbered(3))
+    with pytest.raises(LaminaError, match=r"c\.jsonl/.*cannot be written"):
+        build_collection([corpus], corpus / "below a file", word_encoder)
+
+
+def test_a_link_to_a_collection_stays_a_link(tmp_path: Path, word_encoder: Encoder) -> None:
+    corpus = write_rows(tmp_path / "c.jsonl", numbered(3))
+    (tmp_path / "volume").mkdir()
+    build_collection([corpus], tmp_path / "volume" / "real", word_encoder)
+    (tmp_path / "link").symlink_to(tmp_path / "volume" / "real")
+    more = write_rows(tmp_path / "2.jsonl", numbered(7))
+    build_collection([more], tmp_path / "link", word_encoder, mode="replace")
+    assert (tmp_path / "link").is_symlink()
+    assert len(stored(tmp_path / "volume" / "real")) == 7
+    assert [path.name for path in (tmp_path / "volume").iterdir()] == ["real"]
+
+
+def test_a_long_append_keeps_few_rows_out_of_the_index(
+    tmp_path: Path, word_encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build_blocks, "BLOCK_ROWS", 10)
+    monkeypatch.setattr(build_run, "DELTA_LIMIT", 20)
+    first = write_rows(tmp_path / "1.jsonl", numbered(5))
+    build_collection([first], tmp_path / "c", word_encoder)
+    newer_rows = []
+
+    def look(status: BuildStatus) -> None:
+        with Searcher.open(tmp_path / "c") as searcher:
+            newer_rows.append(searcher.info()["delta_count"])
+
+    more = write_rows(tmp_path / "2.jsonl", numbered(120, start=5))
+    report = build_collection([more], tmp_path / "c", word_encoder, mode="append", on_progress=look)
+    assert report.documents == 125
+    assert max(newer_rows) == 30
+    assert report.index["snapshot"] >= 4
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 9])

@@ -43,7 +43,9 @@ def test_a_full_disk_leaves_the_old_collection_and_nothing_in_the_way(
     small = write_corpus(tmp_path / "small.jsonl", 50)
     large = write_corpus(tmp_path / "large.jsonl", 6000)
     build_collection([small], small_disk / "c", word_encoder)
-    with pytest.raises(StorageFullError, match=r"no space left.*run the same command again"):
+    with pytest.raises(
+        StorageFullError, match=r"no space left.*as it was.*run the same command again"
+    ):
         build_collection([large], small_disk / "c", word_encoder, mode=mode)
     with Searcher.open(small_disk / "c", word_encoder) as searcher:
         assert searcher.search("text 49", top_k=1).hits[0].id == "d49"

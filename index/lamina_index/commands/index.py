@@ -173,10 +173,12 @@ def verify(collection: Collection, json: Json = False) -> None:
 def compact(collection: Collection, factory: Factory = "auto", json: Json = False) -> None:
     """Make the search index anew from the stored vectors, without embedding anything."""
     from lamina_index.collection import open_collection, writer_lock
+    from lamina_index.disk import disk_errors_told
     from lamina_index.snapshot import write_snapshot
 
     _, store = open_collection(collection, read_only=False)
-    with store, writer_lock(collection):
+    told = disk_errors_told(collection, when_full="its snapshots are as they were")
+    with told, store, writer_lock(collection):
         snapshot = write_snapshot(collection, store, factory=factory)
     if json:
         _print_json(snapshot.summary())
