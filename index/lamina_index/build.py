@@ -106,10 +106,12 @@ def build_collection(
         drop_replaced(target)
         return BuildReport.read(target / REPORT_FILE)
     check_target(target, mode)
-    when_full = (
-        "it is as it was before. Free some and run the same command again to go on where it "
-        f"stopped; what a new build has stored so far is in {building_folder(target)}"
+    safe = (
+        "it holds the rows of the finished blocks"
+        if mode == "append"
+        else f"it is as it was, what this build has stored is in {building_folder(target)}"
     )
+    when_full = f"{safe}. Free some space and run the same command again to go on"
     with (
         disk_errors_told(target, when_full=when_full),
         claim_site(target, mode, plan, manifest, resume=resume) as site,
