@@ -124,6 +124,7 @@ class OnnxEncoder:
         precision: The graph in use.
         provider: The ONNX Runtime provider that really runs it.
         threads: How many texts `encode` runs at the same time.
+        batch_size: How many texts one run of the graph takes at most.
     """
 
     def __init__(
