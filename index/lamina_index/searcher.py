@@ -25,7 +25,7 @@ from lamina_index.errors import (
 from lamina_index.manifest import CollectionManifest, FieldType, Metadata
 from lamina_index.runtime import available_threads
 from lamina_index.scoring import best_first, unit_rows
-from lamina_index.snapshot_files import Snapshot, check_all
+from lamina_index.snapshot_files import Snapshot, check_all, snapshot_numbers
 from lamina_index.store import DocumentStore, StoredDocument
 from lamina_index.store_reading import StoreReading
 from lamina_index.view import View
@@ -258,7 +258,10 @@ class Searcher:
         snapshot = self._snapshot
         if snapshot is None:
             return
-        if found := check_all(snapshot.folder):
+        found = check_all(snapshot.folder)
+        if snapshot_numbers(self.folder)[:1] != [snapshot.number]:
+            return  # a newer one is there, and a missing file of this one is no damage
+        if found:
             raise DamagedError(found[0])
         self._verified = snapshot.number
 

@@ -104,15 +104,14 @@ def open_newest(collection: Path) -> tuple[Snapshot | None, list[DamagedError]]:
         DamagedError: If there are snapshots but none is sound.
     """
     damage: list[DamagedError] = []
-    for number in snapshot_numbers(collection):
-        folder = snapshot_folder(collection, number)
+    numbers = snapshot_numbers(collection)
+    for number in numbers:
         try:
-            return open_snapshot(folder), damage
+            return open_snapshot(snapshot_folder(collection, number)), damage
         except DamagedError as error:
-            if folder.is_dir():  # else a writer has just removed it after making a newer one
-                damage.append(error)
-            else:
+            if snapshot_numbers(collection)[:1] != numbers[:1]:  # a writer is replacing them
                 return open_newest(collection)
+            damage.append(error)
     if damage:
         raise damage[0]
     return None, []

@@ -12,6 +12,7 @@ a new one (SQLite connections do not survive it), or better, spawn.
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import sqlite3
 import threading
@@ -95,7 +96,9 @@ class DocumentStore:
     """Documents, their vectors, and small named values, in one SQLite file.
 
     Make one with `create` or `open`. Reads come from a pool of read-only connections, one for each
-    thread that reads at the same moment; writes go one at a time through one connection.
+    thread that reads at the same moment; writes go one at a time through one connection. When
+    another collection takes the folder's place, connections that are open go on with the old one,
+    and a new one that would be needed is refused with `CollectionNotFoundError`.
 
     Attributes:
         path: The SQLite file.
@@ -111,10 +114,12 @@ class DocumentStore:
         self._writer: sqlite3.Connection | None = None
         self._immutable = False
         self._closed = False
+        self._identity: str | None = None
         try:
             with self.reading() as reading:
                 _check_format(path, reading)
                 self.dimension = int(reading.get_meta("dimension"))
+                self._identity = str(reading.get_meta("identity"))
         except BaseException:
             self.close()
             raise
@@ -143,6 +148,7 @@ class DocumentStore:
                 connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version = {_STORE_FORMAT}")
                 _put(connection, "dimension", dimension)
+                _put(connection, "identity", secrets.token_hex(16))
             finally:
                 connection.close()
         except sqlite3.Error as error:
@@ -412,10 +418,20 @@ class DocumentStore:
             if self._mapped:
                 connection.execute(f"PRAGMA mmap_size = {1 << 40}")
             connection.execute("SELECT 1 FROM sqlite_master").fetchall()
+            self._check_identity(connection)
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _check_identity(self, connection: sqlite3.Connection) -> None:
+        """Refuse another store that has taken this one's path since it was opened."""
+        if self._identity is not None and self._identity != StoreReading(
+            connection, self.path
+        ).get_meta("identity"):
+            raise CollectionNotFoundError(
+                f"{self.path.parent}: another collection has taken its place; open it again"
+            )
 
     def _connect_reader(self) -> sqlite3.Connection:
         uri = self.path.absolute().as_uri()

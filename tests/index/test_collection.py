@@ -101,6 +101,20 @@ def test_a_replacement_takes_the_old_ones_place(
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
+def test_a_searcher_never_mixes_a_collection_with_the_one_that_replaced_it(
+    make_collection: MakeCollection,
+) -> None:
+    target = collection(make_collection, "data", "old")
+    with Searcher.open(target) as before:
+        publish_collection(collection(make_collection, ".data.building", "new"), target)
+        with (
+            before._store.reading(),
+            pytest.raises(CollectionNotFoundError, match="taken its place"),
+        ):
+            before.search_embedding(ROW[0])  # needs a second connection, and finds the new store
+        assert before.search_embedding(ROW[0]).hits[0].text == "old"
+
+
 def test_a_collection_that_is_being_written_is_not_replaced(
     make_collection: MakeCollection,
 ) -> None:

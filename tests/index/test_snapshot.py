@@ -243,6 +243,21 @@ def test_a_kill_at_any_moment_leaves_a_whole_snapshot(make_collection: MakeColle
     assert len(list((made.folder / "snapshots").iterdir())) == 1  # leftovers are gone
 
 
+def test_a_snapshot_that_was_replaced_meanwhile_is_not_called_damaged(
+    make_collection: MakeCollection,
+) -> None:
+    made = make_collection()
+    made.put(["a"], unit(1))
+    made.snapshot()
+    with Searcher.open(made.folder) as searcher:
+        made.snapshot()
+        searcher.verify()  # the files of the one in use are gone
+        assert not searcher.verified
+        assert len(searcher.search_embedding(unit(1)[0]).hits) == 1  # takes up the new one
+        searcher.verify()
+        assert searcher.verified
+
+
 def test_the_older_snapshot_stays_until_the_new_one_is_proven(
     make_collection: MakeCollection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
