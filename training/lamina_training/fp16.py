@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import onnx
+import onnx.compose
 from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
 from onnxruntime.transformers.onnx_model import OnnxModel
 
@@ -19,31 +21,63 @@ def convert_fp16(source: Path, target: Path) -> None:
     """Write the fp16 form: weights and products in half precision, inputs and outputs as before.
 
     Norms and softmax stay fp32, and so does all that follows the token embeddings: a zero row's
-    norm and the epsilon that guards it both vanish in fp16, and zero by zero is NaN.
+    norm and the epsilon that guards it both vanish in fp16, and zero by zero is NaN. That part is
+    taken off and put back, since the converter rounds whatever passes between two nodes.
     """
     model = onnx.load(source)
-    for number, node in enumerate(model.graph.node):
-        node.name = f"{node.op_type}_{number}"  # the converter goes by names, which may be missing
+    tokens, sentence = OUTPUTS
+    trunk = _part_of(model, [tokens], given=())
     converted = convert_float_to_float16(
-        model,
+        trunk,
         max_finite_val=LARGEST_CONSTANT,
         keep_io_types=True,
         op_block_list=[*DEFAULT_OP_BLOCK_LIST, *FP32_OPERATORS],
-        node_block_list=_after_tokens(model.graph),
     )
     OnnxModel(converted).topological_sort(is_deterministic=True)  # its casts come last
+    head = _part_of(model, [sentence], given=(tokens,))
+    kept = {tokens, sentence, *(value.name for value in model.graph.input)}
+    onnx.compose.add_prefix(head, "head_", inplace=True)
+    _rename(head.graph, {f"head_{name}": name for name in kept})
+    converted.graph.node.extend(head.graph.node)
+    converted.graph.initializer.extend(head.graph.initializer)
+    converted.graph.output.extend(head.graph.output)
     onnx.checker.check_model(converted)
     onnx.save(converted, target)
 
 
-def _after_tokens(graph: onnx.GraphProto) -> list[str]:
-    """Names of the nodes that the token embeddings do not need: pooling and norm."""
-    makers = {name: node for node in graph.node for name in node.output}
+def _part_of(
+    model: onnx.ModelProto, outputs: list[str], *, given: Collection[str]
+) -> onnx.ModelProto:
+    """Copy what computes some outputs from the inputs and the given values."""
+    makers = {name: node for node in model.graph.node for name in node.output}
     needed: set[str] = set()
-    waiting = [OUTPUTS[0]]
+    waiting = [*outputs]
     while waiting:
-        node = makers.get(waiting.pop())
-        if node is not None and node.name not in needed:
-            needed.add(node.name)
-            waiting += node.input
-    return [node.name for node in graph.node if node.name not in needed]
+        name = waiting.pop()
+        if name in makers and name not in needed and name not in given:
+            needed.update(makers[name].output)
+            waiting += makers[name].input
+    part = onnx.ModelProto()
+    part.CopyFrom(model)
+    del (
+        part.graph.node[:],
+        part.graph.initializer[:],
+        part.graph.output[:],
+        part.graph.value_info[:],
+    )
+    for number, node in enumerate(model.graph.node):
+        if node.output[0] in needed:
+            part.graph.node.add().CopyFrom(node)
+            part.graph.node[-1].name = f"{node.op_type}_{number}"  # the converter goes by names
+    read = {name for node in part.graph.node for name in node.input}
+    part.graph.initializer.extend(t for t in model.graph.initializer if t.name in read)
+    part.graph.output.extend(value for value in model.graph.output if value.name in outputs)
+    return part
+
+
+def _rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+    for value in graph.output:
+        value.name = names.get(value.name, value.name)
