@@ -11,9 +11,6 @@ a new one (SQLite connections do not survive it), or better, spawn.
 
 from __future__ import annotations
 
-import os
-import secrets
-import shutil
 import sqlite3
 import threading
 import zlib
@@ -30,15 +27,22 @@ import orjson
 from numpy.typing import ArrayLike, NDArray
 
 from lamina_index.errors import (
-    CollectionBusyError,
     CollectionExistsError,
     CollectionNotFoundError,
     DamagedError,
-    FormatError,
-    LaminaError,
-    StorageFullError,
 )
 from lamina_index.scoring import unit_rows
+from lamina_index.store_file import (
+    STORE_FILE,
+    cannot_make_log,
+    check_format,
+    check_size,
+    connect,
+    create_file,
+    damaged,
+    mended,
+    put,
+)
 from lamina_index.store_reading import StoredDocument, StoreReading, row_crc
 
 if TYPE_CHECKING:
@@ -46,42 +50,10 @@ if TYPE_CHECKING:
 
 __all__ = ["STORE_FILE", "DocumentStore", "StoreReading", "StoredDocument", "Upserted"]
 
-STORE_FILE = "documents.sqlite"
 MAX_ID_BYTES = 512
 
-_APPLICATION_ID = 0x4C4D4E41  # "LMNA"
-_STORE_FORMAT = 1
-_BUSY_TIMEOUT_SECONDS = 5.0
-_CACHE_KIB = 4096
 _NAMES_PER_STATEMENT = 500
 _LOG_BYTES_KEPT = 64 << 20
-
-# 8 KiB pages hold five 384-wide rows where 4 KiB pages hold two and waste a quarter.
-_SCHEMA = """
-PRAGMA page_size = 8192;
-PRAGMA journal_mode = WAL;
-BEGIN IMMEDIATE;
-CREATE TABLE documents (
-    key INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    text TEXT NOT NULL,
-    metadata TEXT NOT NULL,
-    crc32 INTEGER NOT NULL
-);
-CREATE TABLE vectors (
-    key INTEGER PRIMARY KEY,
-    embedding BLOB NOT NULL,
-    crc32 INTEGER NOT NULL
-);
-CREATE INDEX vectors_by_crc32 ON vectors (crc32);
-CREATE TABLE tombstones (
-    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
-    key INTEGER NOT NULL
-);
-CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-INSERT INTO meta VALUES ('generation', '0');
-COMMIT;
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +89,7 @@ class DocumentStore:
         self._identity: str | None = None
         try:
             with self.reading() as reading:
-                _check_format(path, reading)
+                check_format(path, *reading.format())
                 self.dimension = int(reading.get_meta("dimension"))
                 self._identity = str(reading.get_meta("identity"))
         except BaseException:
@@ -141,18 +113,7 @@ class DocumentStore:
         path = folder / STORE_FILE
         if path.exists():
             raise CollectionExistsError(f"{path} already exists; append to it or replace it")
-        try:
-            connection = sqlite3.connect(path, isolation_level=None)
-            try:
-                connection.executescript(_SCHEMA)
-                connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-                connection.execute(f"PRAGMA user_version = {_STORE_FORMAT}")
-                _put(connection, "dimension", dimension)
-                _put(connection, "identity", secrets.token_hex(16))
-            finally:
-                connection.close()
-        except sqlite3.Error as error:
-            raise _mended(path, error) from error
+        create_file(path, dimension)
         return cls(path, read_only=False)
 
     @classmethod
@@ -175,8 +136,8 @@ class DocumentStore:
         if not folder.is_dir():
             raise CollectionNotFoundError(f"{folder}: no such collection folder")
         if not path.is_file():
-            raise _damaged(path, "the file is missing")
-        _check_size(path)
+            raise damaged(path, "the file is missing")
+        check_size(path)
         return cls(path, read_only=read_only, mapped=mapped)
 
     def close(self) -> None:
@@ -220,7 +181,7 @@ class DocumentStore:
             connection.execute("COMMIT")
             keep = not self._closed
         except sqlite3.Error as error:
-            raise _mended(self.path, error) from error
+            raise mended(self.path, error) from error
         finally:
             if keep:
                 self._idle.append(connection)
@@ -356,7 +317,7 @@ class DocumentStore:
                 ),
             )
             if progress is not None:
-                _put(connection, "progress", progress)
+                put(connection, "progress", progress)
         return Upserted(inserted=len(kept) - replaced, replaced=replaced)
 
     def delete(self, ids: Sequence[str]) -> int:
@@ -367,7 +328,7 @@ class DocumentStore:
     def set_meta(self, name: str, value: Any) -> None:
         """Keep a small JSON value under a name, durably."""
         with self._writing() as connection:
-            _put(connection, name, value)
+            put(connection, name, value)
 
     def forget_tombstones(self, until: int) -> None:
         """Drop tombstones that no snapshot on disk needs: those up to a sequence number."""
@@ -382,7 +343,7 @@ class DocumentStore:
         with self._write_lock:
             try:
                 if self._writer is None:
-                    self._writer = self._connect(f"{self.path.absolute().as_uri()}?mode=rw")
+                    self._writer = self._connect("mode=rw")
                     self._writer.execute("PRAGMA synchronous = FULL")
                     self._writer.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES_KEPT}")
                 connection = self._writer
@@ -399,54 +360,38 @@ class DocumentStore:
                         connection.execute("ROLLBACK")
                     raise
             except sqlite3.Error as error:
-                raise _mended(self.path, error) from error
+                raise mended(self.path, error) from error
 
     # Connections
 
-    def _connect(self, uri: str) -> sqlite3.Connection:
+    def _connect(self, how: str) -> sqlite3.Connection:
+        """Open a connection, unless another store has taken the path since this one was opened."""
         if self._closed:
             raise ValueError(f"{self.path} has been closed")
-        connection = sqlite3.connect(
-            uri,
-            uri=True,
-            isolation_level=None,
-            check_same_thread=False,
-            timeout=_BUSY_TIMEOUT_SECONDS,
-        )
+        connection = connect(self.path, how, mapped=self._mapped)
         try:
-            connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-            if self._mapped:
-                connection.execute(f"PRAGMA mmap_size = {1 << 40}")
-            connection.execute("SELECT 1 FROM sqlite_master").fetchall()
-            self._check_identity(connection)
+            reading = StoreReading(connection, self.path)
+            if self._identity is not None and reading.get_meta("identity") != self._identity:
+                raise CollectionNotFoundError(
+                    f"{self.path.parent}: another collection has taken its place; open it again"
+                )
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _check_identity(self, connection: sqlite3.Connection) -> None:
-        """Refuse another store that has taken this one's path since it was opened."""
-        if self._identity is not None and self._identity != StoreReading(
-            connection, self.path
-        ).get_meta("identity"):
-            raise CollectionNotFoundError(
-                f"{self.path.parent}: another collection has taken its place; open it again"
-            )
-
     def _connect_reader(self) -> sqlite3.Connection:
-        uri = self.path.absolute().as_uri()
         try:
-            if self._immutable:
-                return self._connect(f"{uri}?immutable=1")
-            try:
-                return self._connect(f"{uri}?mode=ro")
-            except sqlite3.OperationalError as error:
-                if not _cannot_make_log(self.path, error):
-                    raise
-            self._immutable = True
-            return self._connect(f"{uri}?immutable=1")
+            if not self._immutable:
+                try:
+                    return self._connect("mode=ro")
+                except sqlite3.OperationalError as error:
+                    if not cannot_make_log(self.path, error):
+                        raise
+                self._immutable = True
+            return self._connect("immutable=1")
         except sqlite3.Error as error:
-            raise _mended(self.path, error) from error
+            raise mended(self.path, error) from error
 
 
 def _encode(document: Document) -> tuple[str, str, str]:
@@ -479,77 +424,3 @@ def _delete(connection: sqlite3.Connection, ids: Sequence[str]) -> int:
         connection.executemany("INSERT INTO tombstones (key) VALUES (?)", sorted(keys))
         deleted += len(keys)
     return deleted
-
-
-def _put(connection: sqlite3.Connection, name: str, value: Any) -> None:
-    connection.execute(
-        "INSERT INTO meta VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-        (name, orjson.dumps(value).decode()),
-    )
-
-
-def _check_format(path: Path, reading: StoreReading) -> None:
-    application_id, version = reading.format()
-    if application_id != _APPLICATION_ID:
-        raise FormatError(f"{path} is a database, but not one of Lamina's document stores")
-    if version != _STORE_FORMAT:
-        raise FormatError(
-            f"{path}: store format {version}, expected {_STORE_FORMAT}; "
-            "use the Lamina that wrote it, or build the collection again"
-        )
-
-
-def _check_size(path: Path) -> None:
-    """Refuse a file that is cut or not a database, before SQLite meets the missing page.
-
-    While a log lies beside it the file may rightly be shorter than its header says.
-    """
-    log = path.with_name(f"{path.name}-wal")
-    with path.open("rb") as stream:
-        header = stream.read(100)
-    if header[:16] != b"SQLite format 3\x00":
-        raise _damaged(path, "it does not begin as a database does")
-    if log.exists() and log.stat().st_size > 0:
-        return
-    page_size = int.from_bytes(header[16:18], "big")
-    expected = int.from_bytes(header[28:32], "big") * (65536 if page_size == 1 else page_size)
-    found = path.stat().st_size
-    if found < expected:
-        raise _damaged(path, f"it has {found} bytes, expected {expected}")
-
-
-def _cannot_make_log(path: Path, error: sqlite3.Error) -> bool:
-    """Whether opening failed only because the folder cannot be written and no log lies there."""
-    primary = (error.sqlite_errorcode or 0) & 0xFF
-    return (
-        primary in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
-        and not path.with_name(f"{path.name}-wal").exists()
-        and not os.access(path.parent, os.W_OK)
-    )
-
-
-def _damaged(path: Path, found: str) -> DamagedError:
-    return DamagedError(
-        f"{path}: {found}; restore the collection from a backup or build it again from its source"
-    )
-
-
-def _mended(path: Path, error: sqlite3.Error) -> LaminaError:
-    """Give SQLite's error the class and remedy that a user can act on."""
-    primary = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
-    if primary == sqlite3.SQLITE_FULL or (
-        primary == sqlite3.SQLITE_IOERR and shutil.disk_usage(path.parent).free < 1 << 20
-    ):
-        return StorageFullError(
-            f"{path}: no space left on the device; what was stored before is untouched"
-        )
-    if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return CollectionBusyError(f"{path}: another process is writing to it; try again")
-    undecodable = primary == 0 and isinstance(error, sqlite3.OperationalError)
-    if undecodable or primary in (
-        sqlite3.SQLITE_CORRUPT,
-        sqlite3.SQLITE_NOTADB,
-        sqlite3.SQLITE_IOERR,
-    ):
-        return _damaged(path, f"damaged ({error})")
-    return LaminaError(f"{path}: {error}")

@@ -230,7 +230,7 @@ def test_threads_read_while_one_writes(store: DocumentStore) -> None:
 def test_a_second_writer_gets_a_plain_message(
     store: DocumentStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lamina_index.store._BUSY_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr("lamina_index.store_file._BUSY_TIMEOUT_SECONDS", 0.05)
     other = sqlite3.connect(tmp_path / STORE_FILE, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(CollectionBusyError, match="another process is writing"):
