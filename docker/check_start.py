@@ -88,9 +88,9 @@ def check_service(start: list[str], healthcheck: list[str]) -> None:
 def check_refuses_without_cuda(start: list[str]) -> None:
     done = subprocess.run(start, capture_output=True, text=True, check=False, timeout=START_SECONDS)
     assert done.returncode != 0, "started without CUDA"
-    reason = done.stderr.strip().splitlines()[-1]
-    assert "CUDA" in reason, done.stderr
-    print(f"check_start: refused without CUDA: {reason}")
+    reasons = [line for line in done.stderr.splitlines() if "ERROR" in line and "CUDA" in line]
+    assert reasons, done.stderr
+    print(f"check_start: refused without CUDA: {reasons[0]}")
 
 
 def main() -> None:
