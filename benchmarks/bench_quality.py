@@ -125,9 +125,9 @@ def evaluate(split: str, encoder: str, *searched: object) -> dict[str, float]:
     report = json.loads(run_measured([*command, *searched]).output)
     low, high = report["intervals"]["mrr@10"]
     return {
-        **{name: round(report[name], 5) for name in METRICS},
-        "mrr@10_low": round(low, 5),
-        "mrr@10_high": round(high, 5),
+        **{name: round(report[name], 7) for name in METRICS},
+        "mrr@10_low": round(low, 7),
+        "mrr@10_high": round(high, 7),
         "queries": report["queries"],
         "documents": report["documents"],
     }

@@ -83,11 +83,16 @@ def run_measured(command: Sequence[object], *, env: dict[str, str] | None = None
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    output = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    wall_seconds = time.perf_counter() - started
-    ended.set()
-    watcher.join()
+    try:
+        output = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        wall_seconds = time.perf_counter() - started
+    except BaseException:
+        process.terminate()
+        raise
+    finally:
+        ended.set()
+        watcher.join()
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise RuntimeError(f"{command_line(command)}: exit {process.returncode}\n{output[-2000:]}")
