@@ -20,6 +20,7 @@ from harness import (
     folder_bytes,
     medians,
     parser,
+    rounded,
     run_measured,
     write_result,
 )
@@ -45,7 +46,7 @@ def main() -> None:
         **medians(help_times),
     }
     if not arguments.small:
-        results["installed_mb"] = installed_bytes(work / "venv") / 1e6
+        results["installed_mb"] = rounded(installed_bytes(work / "venv") / 1e6)
     settings = {
         "corpus": corpus.name,
         "documents": corpus.documents,

@@ -146,6 +146,7 @@ def main() -> None:
         "rounds": rounds,
         "window_seconds": seconds,
         "warm_up_seconds": WARM_UP_SECONDS,
+        "txtai": ", ".join(servers.TXTAI_PACKAGES) if "txtai" in names else None,
         "load_generator": "wrk, 1 thread, keep-alive, same machine",
     }
     write_result(arguments.output or RESULTS / "service.json", settings, results)
