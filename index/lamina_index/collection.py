@@ -21,8 +21,14 @@ from lamina_index.errors import (
     LaminaError,
 )
 from lamina_index.manifest import CollectionManifest, sync_folder
-from lamina_index.snapshot_files import check_all, snapshot_folder, snapshot_numbers
+from lamina_index.snapshot_files import (
+    check_all,
+    read_manifest,
+    snapshot_folder,
+    snapshot_numbers,
+)
 from lamina_index.store import DocumentStore
+from lamina_index.view import is_ahead, older_store
 
 MANIFEST_FILE = "collection.json"
 LOCK_FILE = ".lock"
@@ -168,8 +174,25 @@ def verify_collection(folder: Path) -> list[str]:
                 f"{folder / MANIFEST_FILE}: says dimension {manifest.dimension}, "
                 f"the store has {store.dimension}"
             )
+        try:
+            damage += _snapshot_damage(folder, store)
+        except DamagedError as error:
+            damage.append(str(error))
+    return damage
+
+
+def _snapshot_damage(folder: Path, store: DocumentStore) -> list[str]:
+    """List what is wrong with the snapshots' files, or with a store that is older than they are."""
+    damage = []
     for number in snapshot_numbers(folder):
-        damage += check_all(snapshot_folder(folder, number))
+        snapshot = snapshot_folder(folder, number)
+        found = check_all(snapshot)
+        if not found:
+            made = read_manifest(snapshot)
+            with store.reading() as reading:
+                if is_ahead(made, reading):
+                    found = [str(older_store(folder, number))]
+        damage += found
     return damage
 
 

@@ -28,7 +28,7 @@ from lamina_index.scoring import best_first, unit_rows
 from lamina_index.snapshot_files import Snapshot, check_all, snapshot_numbers
 from lamina_index.store import DocumentStore, StoredDocument
 from lamina_index.store_reading import StoreReading
-from lamina_index.view import View
+from lamina_index.view import View, older_store
 
 if TYPE_CHECKING:
     from lamina_index.encoder import Encoder
@@ -310,13 +310,26 @@ class Searcher:
 
     @contextmanager
     def _viewing(self) -> Iterator[tuple[StoreReading, View]]:
-        """A read transaction and the view that belongs to it."""
+        """A read transaction and the view that belongs to it.
+
+        Raises:
+            DamagedError: If the store is an older copy than the snapshot. What a snapshot or a
+                view was made from was committed before, so a transaction that began after it was
+                seen can be behind another one only.
+        """
+        behind: tuple[int, list[int]] | None = None
         while True:
             with self._store.reading() as reading:
                 view = self._current(reading)
                 if view is not None:
                     yield reading, view
                     return
+                found = (reading.generation(), snapshot_numbers(self.folder)[:1])
+            if found == behind:
+                if self._view is None:
+                    raise older_store(self.folder, found[1][0])
+                self._view = None  # an older copy was put in place: begin anew with it
+            behind = found
 
     def _current(self, reading: StoreReading) -> View | None:
         """The view of a transaction; None if it began before what is at hand by now."""
@@ -327,8 +340,8 @@ class Searcher:
         with self._refreshing:
             view = self._view
             if view is None:
-                self._view = View.open(self.folder, self.manifest.dimension, reading)
-                return self._view
+                view = self._view = View.open(self.folder, self.manifest.dimension, reading)
+                return view
             if view.generation == generation:
                 return view
             newer = view.at(self.folder, reading) if view.generation < generation else None
@@ -360,7 +373,10 @@ def _fetch(
     offset: int,
     min_score: float | None,
 ) -> list[Hit]:
-    """Turn ranked keys into hits, reading only the page's rows and those that tie with its ends."""
+    """Turn ranked keys into hits, reading only the page's documents.
+
+    Where rows tie with the page's ends, their ids tell which of them are on it.
+    """
     values = scores.tolist()
     if min_score is not None:
         values = [value for value in values if value >= min_score]
@@ -371,11 +387,17 @@ def _fetch(
     end = last + 1
     while end < len(values) and values[end] == values[last]:
         end += 1
-    row_of = {key: row for row, key in enumerate(keys[first:end].tolist(), start=first)}
-    documents = reading.documents(list(row_of))
-    page_scores = [values[row_of[document.key]] for document in documents]
-    order = best_first(page_scores, [document.id for document in documents])
+    score_of = dict(zip(keys[first:end].tolist(), values[first:end], strict=True))
+    if len(score_of) > last + 1 - offset:
+        id_of = reading.ids(list(score_of))
+        tied = list(id_of)
+        order = best_first([score_of[key] for key in tied], [id_of[key] for key in tied])
+        page = order[offset - first : last + 1 - first]
+        score_of = {tied[i]: score_of[tied[i]] for i in page}
+    documents = reading.documents(list(score_of))
+    scores_found = [score_of[document.key] for document in documents]
+    order = best_first(scores_found, [document.id for document in documents])
     return [
-        Hit(documents[i].id, page_scores[i], rank, documents[i].text, documents[i].metadata)
-        for rank, i in enumerate(order[offset - first : last + 1 - first], start=offset + 1)
+        Hit(documents[i].id, scores_found[i], rank, documents[i].text, documents[i].metadata)
+        for rank, i in enumerate(order, start=offset + 1)
     ]

@@ -80,6 +80,11 @@ def snapshot_numbers(collection: Path) -> list[int]:
         names = os.listdir(collection / SNAPSHOTS)
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise DamagedError(
+            f"{collection / SNAPSHOTS}: cannot be read ({error.strerror}); mend that, or remove it "
+            f"and `lamina index compact {collection}` makes it again from documents.sqlite"
+        ) from error
     return sorted((int(name) for name in names if name.isascii() and name.isdigit()), reverse=True)
 
 
@@ -224,6 +229,8 @@ def _check_file(path: Path, file: SnapshotFile, *, only_ends: bool) -> None:
                     raise damaged(path, f"altered between byte {offset} and the next 4 MiB")
     except FileNotFoundError as error:
         raise damaged(path, "the file is missing") from error
+    except OSError as error:
+        raise damaged(path, f"cannot be read ({error.strerror})") from error
 
 
 def _check_keys_size(folder: Path, manifest: SnapshotManifest) -> None:

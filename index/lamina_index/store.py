@@ -90,7 +90,7 @@ class DocumentStore:
         try:
             with self.reading() as reading:
                 check_format(path, *reading.format())
-                self.dimension = int(reading.get_meta("dimension"))
+                self.dimension = reading.number("dimension")
                 self._identity = str(reading.get_meta("identity"))
         except BaseException:
             self.close()

@@ -124,15 +124,18 @@ def check_size(path: Path) -> None:
     While a log lies beside it the file may rightly be shorter than its header says.
     """
     log = path.with_name(f"{path.name}-wal")
-    with path.open("rb") as stream:
-        header = stream.read(100)
+    try:
+        with path.open("rb") as stream:
+            header = stream.read(100)
+        found = path.stat().st_size
+    except OSError as error:
+        raise damaged(path, f"cannot be read ({error.strerror})") from error
     if header[:16] != b"SQLite format 3\x00":
         raise damaged(path, "it does not begin as a database does")
     if log.exists() and log.stat().st_size > 0:
         return
     page_size = int.from_bytes(header[16:18], "big")
     expected = int.from_bytes(header[28:32], "big") * (65536 if page_size == 1 else page_size)
-    found = path.stat().st_size
     if found < expected:
         raise damaged(path, f"it has {found} bytes, expected {expected}")
 

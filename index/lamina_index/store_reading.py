@@ -48,10 +48,14 @@ class StoreReading:
 
     def generation(self) -> int:
         """Number of the last committed write."""
-        row = self._connection.execute(
-            "SELECT value FROM meta WHERE name = 'generation'"
-        ).fetchall()
-        return int(row[0][0])
+        return self.number("generation")
+
+    def number(self, name: str) -> int:
+        """Read a named value that is a whole number."""
+        found = self.get_meta(name)
+        if not isinstance(found, int):
+            raise self._damaged(f"the value {name!r} is not as it was written")
+        return found
 
     def format(self) -> tuple[int, int]:
         """The file's application id and format version."""
@@ -62,11 +66,14 @@ class StoreReading:
         """Read a small named JSON value.
 
         Raises:
-            DamagedError: If there is none and no default was given.
+            DamagedError: If it is no JSON, or there is none and no default was given.
         """
         rows = self._connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchall()
         if rows:
-            return orjson.loads(rows[0][0])
+            try:
+                return orjson.loads(rows[0][0])
+            except orjson.JSONDecodeError as error:
+                raise self._damaged(f"the value {name!r} is not as it was written") from error
         if default is _MISSING:
             raise self._damaged(f"the value {name!r} is missing")
         return default
@@ -151,8 +158,22 @@ class StoreReading:
         ]
         return self._matrix(rows)
 
+    def ids(self, keys: Sequence[int]) -> dict[int, str]:
+        """Ids of the keys that have a row, not compared with their checksums."""
+        return {
+            key: document_id
+            for part in _parts(keys)
+            for key, document_id in self._connection.execute(
+                f"SELECT key, id FROM documents WHERE key IN ({','.join('?' * len(part))})",  # noqa: S608 - only marks
+                part,
+            ).fetchall()
+        }
+
     def twins(self, keys: Sequence[int]) -> list[tuple[int, int]]:
-        """Pairs of a given key and another key whose row has the very same embedding."""
+        """Pairs of a given key and another key whose row has the very same embedding.
+
+        Ask with one key for each distinct embedding: every key asked for brings all its twins.
+        """
         return [
             row
             for part in _parts(keys)

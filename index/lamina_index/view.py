@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from lamina_index.errors import DamagedError
 from lamina_index.exact import NearestSoFar
+from lamina_index.manifest import SnapshotManifest
 from lamina_index.scoring import TIE_MARGIN, exact_scores
 from lamina_index.snapshot_files import SNAPSHOTS, Snapshot, open_newest, snapshot_numbers
+from lamina_index.store_file import STORE_FILE
 from lamina_index.store_reading import StoreReading
 from lamina_index.vectors import Exclusion
 
@@ -84,10 +86,7 @@ class View:
             DamagedError: If no snapshot is sound, or there is none and too many rows need one.
         """
         snapshot, damage = open_newest(collection)
-        if snapshot is not None and (
-            snapshot.manifest.last_key > reading.last_key()
-            or snapshot.manifest.last_tombstone > reading.last_tombstone()
-        ):
+        if snapshot is not None and is_ahead(snapshot.manifest, reading):
             return None
         if snapshot is None and (count := reading.count()) > DELTA_LIMIT:
             raise DamagedError(
@@ -170,7 +169,7 @@ class View:
             scores = exact_scores(rows, query)
             best = np.argsort(-scores, kind="stable")
             if not self._is_exact:
-                return _with_twins(reading, scores[best], keys[best], wanted)
+                return _with_twins(reading, scores[best], keys[best], rows[best], wanted)
             cut = rough[order[best[wanted - 1]]]
             if len(candidates) < width or rough[-1] < cut - TIE_MARGIN:
                 return scores[best], keys[best]
@@ -214,10 +213,26 @@ class View:
             after = int(keys[-1])
 
 
+def is_ahead(manifest: SnapshotManifest, reading: StoreReading) -> bool:
+    """Whether a snapshot was made from rows or deletions that a transaction does not see."""
+    return (
+        manifest.last_key > reading.last_key() or manifest.last_tombstone > reading.last_tombstone()
+    )
+
+
+def older_store(collection: Path, number: int) -> DamagedError:
+    """The error for a store that lacks what a snapshot was made from, and will not get it."""
+    return DamagedError(
+        f"{collection}: snapshot {number} holds rows that {STORE_FILE} does not have, so that file "
+        f"is an older copy; `lamina index compact {collection}` makes the snapshot again from it"
+    )
+
+
 def _with_twins(
     reading: StoreReading,
     scores: NDArray[np.float32],
     keys: NDArray[np.int64],
+    rows: NDArray[np.float32],
     wanted: int,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Add the rows that an index missed among rows with one and the same vector.
@@ -228,9 +243,13 @@ def _with_twins(
     same = scores[1 : wanted + 1] == scores[:-1][:wanted]
     if not same.any():
         return scores, keys
-    tied = np.flatnonzero(same)
+    pairs = np.flatnonzero(same)
+    tied = np.union1d(pairs, pairs + 1)
+    distinct = {
+        row.tobytes(): key for row, key in zip(rows[tied], keys[tied].tolist(), strict=True)
+    }
     score_of = dict(zip(keys.tolist(), scores.tolist(), strict=True))
-    for own, other in reading.twins(keys[np.union1d(tied, tied + 1)].tolist()):
+    for own, other in reading.twins(list(distinct.values())):
         score_of.setdefault(other, score_of[own])
     all_scores = np.array(list(score_of.values()), np.float32)
     best = np.argsort(-all_scores, kind="stable")

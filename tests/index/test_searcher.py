@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from lamina_index.cli import main
+from lamina_index.collection import verify_collection
 from lamina_index.corpus import Document
 from lamina_index.encoder import Encoded
 from lamina_index.errors import (
@@ -31,7 +36,7 @@ from lamina_index.manifest import CollectionManifest, EncoderReference
 from lamina_index.scoring import exact_scores
 from lamina_index.searcher import Searcher, SearchResult
 from lamina_index.snapshot import write_snapshot
-from lamina_index.store import DocumentStore
+from lamina_index.store import DocumentStore, StoreReading
 from lamina_index.view import View
 
 MakeCollection = Callable[..., Any]
@@ -125,6 +130,32 @@ def test_a_cut_through_many_ties_goes_by_id(make_collection: MakeCollection, fac
         expected = ["000", *(f"{i:03}" for i in range(100, 400))]
         assert ids_of(searcher.search_embedding(rows[0], top_k=10)) == expected[:10]
         assert ids_of(searcher.search_embedding(rows[0], top_k=7, offset=290)) == expected[290:297]
+
+
+def test_equal_vectors_are_read_once_and_only_the_pages_texts(
+    make_collection: MakeCollection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_collection()
+    made.put([f"{i:03}" for i in range(200)], np.repeat(unit(1), 200, axis=0))
+    made.snapshot("HNSW32,SQ8")
+    read: dict[str, int] = {}
+
+    def count(name: str) -> None:
+        method = getattr(StoreReading, name)
+
+        def counted(reading: StoreReading, keys: Sequence[int]) -> Any:
+            found = method(reading, keys)
+            read[name] = read.get(name, 0) + len(found)
+            return found
+
+        monkeypatch.setattr(StoreReading, name, counted)
+
+    count("twins")
+    count("documents")
+    with Searcher.open(made.folder) as searcher:
+        found = searcher.search_embedding(unit(1)[0], top_k=50)
+    assert ids_of(found) == [f"{i:03}" for i in range(50)]
+    assert read == {"twins": 199, "documents": 50}
 
 
 @pytest.mark.parametrize("factory", ["Flat", "HNSW32,SQ8", "IVF8,Flat"])
@@ -221,6 +252,31 @@ def test_many_rows_without_a_snapshot_need_one(
         DamagedError, match="11 documents but no search index; `lamina index compact"
     ):
         Searcher.open(made.folder)
+
+
+def test_an_older_copy_of_the_store_is_refused_until_its_index_is_made_again(
+    make_collection: MakeCollection, tmp_path: Path
+) -> None:
+    made = make_collection()
+    made.put(["old"], unit(1))
+    backup = tmp_path / "backup.sqlite"
+    with closing(sqlite3.connect(made.store.path)) as connection:
+        connection.execute("VACUUM INTO ?", (str(backup),))
+    made.put(["new"], unit(1, seed=1))
+    made.snapshot()
+    made.store.close()
+    for suffix in ("-wal", "-shm"):
+        made.store.path.with_name(f"{made.store.path.name}{suffix}").unlink(missing_ok=True)
+    shutil.copyfile(backup, made.store.path)
+
+    with pytest.raises(DamagedError, match=r"snapshot 1 holds rows .* older copy; `lamina index"):
+        Searcher.open(made.folder)
+    assert any("older copy" in line for line in verify_collection(made.folder))
+
+    assert main(["index", "compact", str(made.folder)]) == 0
+    assert verify_collection(made.folder) == []
+    with Searcher.open(made.folder) as searcher:
+        assert ids_of(searcher.search_embedding(unit(1, seed=1)[0])) == ["old"]
 
 
 @pytest.mark.parametrize("factory", ["auto", "HNSW32,SQ8"])

@@ -346,6 +346,22 @@ def test_a_missing_file_is_named(copy: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [VECTORS_FILE, KEYS_FILE, MANIFEST_FILE])
+def test_a_file_that_cannot_be_read_is_named(copy: Path, name: str) -> None:
+    path = copy / "snapshots" / "1" / name
+    path.unlink()
+    path.symlink_to(path)  # a loop: neither opened nor looked at
+    assert f"snapshots/1/{name}: " in refused(copy)
+    assert name in verify_collection(copy)[0]
+
+
+def test_a_folder_of_snapshots_that_cannot_be_read_is_named(copy: Path) -> None:
+    shutil.rmtree(copy / "snapshots")
+    (copy / "snapshots").write_text("no folder")
+    assert "snapshots: cannot be read" in refused(copy)
+    assert "snapshots: cannot be read" in verify_collection(copy)[0]
+
+
+@pytest.mark.parametrize("name", [VECTORS_FILE, KEYS_FILE, MANIFEST_FILE])
 def test_a_cut_file_is_refused_wherever_it_is_cut(copy: Path, name: str) -> None:
     path = copy / "snapshots" / "1" / name
     whole = path.read_bytes()

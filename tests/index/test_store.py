@@ -12,6 +12,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -296,6 +297,24 @@ def test_a_missing_cut_or_emptied_file_is_named_with_a_remedy(tmp_path: Path) ->
     path.unlink()
     with pytest.raises(DamagedError, match="missing"):
         DocumentStore.open(tmp_path)
+
+
+def test_a_file_that_cannot_be_read_is_named_with_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / STORE_FILE).symlink_to("/proc/self/mem")  # opens, and cannot be read at 0
+    with pytest.raises(DamagedError, match=rf"{STORE_FILE}: cannot be read .* from a backup"):
+        DocumentStore.open(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["dimension", "generation", "identity"])
+@pytest.mark.parametrize("change", ["UPDATE meta SET value = '{8'", "DELETE FROM meta"])
+def test_a_named_value_that_is_not_as_written_is_named_with_a_remedy(
+    tmp_path: Path, name: str, change: str
+) -> None:
+    DocumentStore.create(tmp_path, dimension=4).close()
+    with closing(sqlite3.connect(tmp_path / STORE_FILE)) as connection, connection:
+        connection.execute(f"{change} WHERE name = ?", (name,))
+    with pytest.raises(DamagedError, match=rf"{STORE_FILE}: the value '{name}' is .* backup"):
+        DocumentStore.open(tmp_path).version()
 
 
 def test_flipped_bits_are_found_by_verify_and_never_returned(tmp_path: Path) -> None:
