@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import multiprocessing
 import os
 import signal
 import socket
 import tempfile
+import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 import uvicorn
+from fastapi import FastAPI
 from uvicorn.supervisors import Multiprocess
 
 from lamina_service.access import check_host
@@ -20,6 +23,7 @@ from lamina_service.keys import opened
 from lamina_service.settings import Settings
 
 _APP = "lamina_service.app:create_app"
+_WORKER_APP = "lamina_service.server:create_worker_app"
 _MULTIPROCESS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _BACKLOG = 2048
 _GRACE_SECONDS = 10
@@ -78,7 +82,7 @@ def run(settings: Settings, listener: socket.socket, on_ready: Callable[[], None
     """
     os.environ.update(settings.environment())
     config = uvicorn.Config(
-        _APP,
+        _APP if settings.workers == 1 else _WORKER_APP,
         factory=True,
         workers=settings.workers,
         loop="uvloop",
@@ -99,6 +103,18 @@ def run(settings: Settings, listener: socket.socket, on_ready: Callable[[], None
     with contextlib.suppress(KeyboardInterrupt, SystemExit):
         server.run([listener])
     return server.started
+
+
+def create_worker_app() -> FastAPI:
+    """Make a worker's application; the worker ends when the process that started it is gone.
+
+    A supervisor that is killed outright tells its workers nothing: they would serve on, and keep
+    the port, with nobody left to stop them.
+    """
+    from lamina_service.app import create_app  # the supervisor does without
+
+    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+    return create_app()
 
 
 class _Server(uvicorn.Server):
@@ -138,7 +154,7 @@ class _OwnListener:
     """Becomes, on its way to a worker, a socket of the worker's own on the shared address.
 
     The kernel then spreads connections over the workers. From one socket that all of them hold,
-    whoever wakes first takes most: 15 of 16 connections at times.
+    whoever wakes first takes most.
     """
 
     def __init__(self, address: tuple[str, int]) -> None:
@@ -171,6 +187,13 @@ def _bound(address: tuple[str, int], shared: bool = False) -> socket.socket:
         bound.close()
         raise
     return bound
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # a worker was started by the supervisor
+    parent.join()
+    signal.raise_signal(signal.SIGTERM)
 
 
 def _end(*_: object) -> NoReturn:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import socket
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,8 @@ def _process(*command: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
     try:
         yield process
     finally:
-        process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # workers too
         process.communicate()
 
 
@@ -107,13 +109,35 @@ def test_a_worker_that_dies_is_replaced(data: Path) -> None:
     with _process(*command) as process:
         url = _read_until(process, r"http://\S+")[0]
         assert httpx.get(f"{url}/readyz", timeout=60, trust_env=False).status_code == 200
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        worker = next(pid for pid in children if "spawn_main" in _command_line(pid))
-        os.kill(int(worker), signal.SIGKILL)
+        os.kill(_workers(process)[0], signal.SIGKILL)
         for _ in range(20):
             reply = httpx.post(url + SEARCH, json={"query": "cats"}, timeout=60, trust_env=False)
             assert reply.status_code == 200
         assert _interrupt(process)[0] == 0
+
+
+def test_workers_end_with_a_supervisor_that_is_killed_and_free_the_port(data: Path) -> None:
+    command = _lamina("serve", "--data", data, "--port", 0, "--workers", 2)
+    with _process(*command) as process:
+        url = httpx.URL(_read_until(process, r"http://\S+")[0])
+        with httpx.Client(base_url=url, trust_env=False) as client:  # holds its connection open
+            assert client.get("/livez").status_code == 200
+            workers = [os.pidfd_open(pid) for pid in _workers(process)]
+            assert len(workers) == 2
+            process.kill()
+            for worker in workers:
+                ended, _, _ = select.select([worker], [], [], 15)
+                os.close(worker)
+                assert ended
+        assert url.port is not None
+        socket.create_server((url.host, url.port)).close()
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
+
+
+def _workers(process: subprocess.Popen[str]) -> list[int]:
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [int(pid) for pid in children if "spawn_main" in _command_line(pid)]
 
 
 def _command_line(pid: str) -> str:
