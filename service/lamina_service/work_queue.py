@@ -51,9 +51,10 @@ class _Batch(Generic[T, R]):
 class WorkQueue:
     """Threads that work on the items of many requests in turn.
 
-    A request is admitted while fewer than `capacity` items wait or run, so what is admitted waits
-    for a bounded time. Requests take turns item by item: one with a hundred texts does not hold
-    up one with a single query. All methods belong to the event loop's thread.
+    A request is admitted, whole, while fewer than `capacity` items wait or run. So never more than
+    `capacity - 1` and the largest request's items do, and what is admitted waits for a bounded
+    time. Requests take turns item by item: one with a hundred texts does not hold up one with a
+    single query. `map` and `run` belong to the event loop's thread.
     """
 
     def __init__(
@@ -100,14 +101,19 @@ class WorkQueue:
         return (await self.map(function, (item,)))[0]
 
     def close(self) -> None:
-        """End the threads once what waits is done."""
-        for _ in self._workers:
-            self._waiting.put(None)
+        """End the threads once what waits is done; nothing may be added any more."""
+        self._waiting.put(None)
         for worker in self._workers:
             worker.join()
 
     def _work(self) -> None:
-        while (batch := self._waiting.get()) is not None:
+        while True:
+            batch = self._waiting.get()
+            if batch is None:
+                self._waiting.put(None)  # for the other threads, and behind what still waits
+                if self._waiting.qsize() == 1:
+                    return
+                continue
             position, more = batch.take()
             if more:
                 self._waiting.put(batch)

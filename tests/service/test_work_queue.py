@@ -71,6 +71,22 @@ def test_one_query_overtakes_the_rest_of_a_large_batch(queue: WorkQueue) -> None
     assert order.index("single") <= 2
 
 
+def test_closing_finishes_the_batches_that_wait() -> None:
+    queue = WorkQueue("test", threads=2, capacity=100)
+    gate = threading.Event()
+
+    async def scenario() -> None:
+        batches = [asyncio.ensure_future(queue.map(gate.wait, [10] * 20)) for _ in range(3)]
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(asyncio.to_thread(queue.close))
+        await asyncio.sleep(0.05)
+        gate.set()
+        await asyncio.wait_for(asyncio.gather(closing, *batches), 10)
+
+    asyncio.run(scenario())
+    assert queue.depth == 0
+
+
 def test_an_error_reaches_its_own_request_only_and_ends_its_batch(queue: WorkQueue) -> None:
     ran: list[int] = []
 
