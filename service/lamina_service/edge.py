@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lamina_service.errors import BodyTooLargeError, internal_response
+from lamina_service.errors import INTERNAL, BodyTooLargeError, internal_response
 from lamina_service.metrics import Metrics
 
 _logger = logging.getLogger(__name__)
@@ -58,6 +58,7 @@ class Edge:
             _logger.exception("request %s failed", request_id.decode())
             if status:
                 raise  # the reply has begun: all that is left is to cut the connection
+            self._metrics.rejected(INTERNAL.slug)
             await internal_response()(scope, receive, send_with_id)
         finally:
             route = getattr(scope.get("route"), "path", "(none)")

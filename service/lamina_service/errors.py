@@ -113,6 +113,9 @@ PROBLEMS: dict[type[LaminaError], Problem] = {
     QueueFullError: Problem(429, "queue-full", "Too much work is waiting"),
 }
 
+INTERNAL = PROBLEMS[LaminaError]
+"""What an error that nobody foresaw is answered as."""
+
 _HEADERS: dict[type[LaminaError], dict[str, str]] = {
     BodyTooLargeError: {"Connection": "close"},  # the rest of the body is never read
     KeyRequiredError: {"WWW-Authenticate": "Bearer"},
@@ -141,7 +144,7 @@ def problem_response(
 
 def internal_response() -> Response:
     """Answer an error nobody foresaw, without telling what it says."""
-    return problem_response(PROBLEMS[LaminaError], INTERNAL_DETAIL)
+    return problem_response(INTERNAL, INTERNAL_DETAIL)
 
 
 def add_error_handlers(app: FastAPI) -> None:
@@ -183,6 +186,7 @@ async def _answer_http_exception(request: Request, error: Exception) -> Response
     status = HTTPStatus(error.status_code)
     problem = Problem(status, status.phrase.lower().replace(" ", "-"), status.phrase)
     detail = f"{request.method} {request.url.path}: {status.description or status.phrase}"
+    _count(request, problem.slug)
     return problem_response(problem, detail, dict(error.headers or {}))
 
 

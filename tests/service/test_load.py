@@ -181,6 +181,7 @@ def test_an_unforeseen_error_tells_the_client_nothing_but_where_to_look(
     route = "/v1/collections/{collection}/search"
     sample = f'lamina_requests_total{{method="POST",route="{route}",status="500"}}'
     assert _metric(broken, sample) == 1
+    assert _metric(broken, 'lamina_rejected_total{reason="internal"}') == 1
     assert broken.search("cats").status_code == 200
 
 

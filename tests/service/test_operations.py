@@ -186,6 +186,8 @@ def test_metrics_count_requests_stages_and_sizes(start: Any) -> None:
     for _ in range(3):
         started.search("cats")
     started.client.get("/v1/collections/none/search?q=cats")
+    started.client.get("/v1/nothing")
+    started.client.put("/livez")
     text = started.client.get("/metrics").text
     route = "/v1/collections/{collection}/search"
     for line in [
@@ -195,6 +197,8 @@ def test_metrics_count_requests_stages_and_sizes(start: Any) -> None:
         'lamina_stage_seconds_count{stage="encode"} 3.0',
         'lamina_stage_seconds_count{stage="queue"} 3.0',
         'lamina_rejected_total{reason="collection-not-found"} 1.0',
+        'lamina_rejected_total{reason="not-found"} 1.0',
+        'lamina_rejected_total{reason="method-not-allowed"} 1.0',
         'lamina_collection_documents{collection="small"} 14.0',
         "lamina_queue_depth 0.0",
     ]:
