@@ -5,7 +5,15 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from lamina_index.encoder import Role
@@ -13,7 +21,7 @@ from lamina_index.manifest import Chunking, FieldType, Metadata, Precision
 
 MAX_TOP_K = 1000
 MAX_WINDOW = 10_000
-"""`offset + top_k` may not go beyond."""
+"""`offset + top_k` may not go beyond, nor may the `top_k` of a batch's searches together."""
 MAX_DIMENSION = 16_384
 MAX_FIELDS = 1000
 
@@ -124,10 +132,23 @@ class SearchParameters(BaseModel):
         return SearchRequest(query=self.q, **self.model_dump(exclude={"q"}))
 
 
+def _check_total(searches: list[SearchRequest]) -> list[SearchRequest]:
+    """Bound the reply, which is held in memory whole before it is sent."""
+    if (total := sum(search.top_k for search in searches)) > MAX_WINDOW:
+        raise PydanticCustomError(
+            "total", f"their top_k add up to {total}, expected at most {MAX_WINDOW}"
+        )
+    return searches
+
+
 class BatchRequest(_Request):
     """Several searches; one that is refused refuses all."""
 
-    searches: Annotated[list[SearchRequest], Field(min_length=1)]
+    searches: Annotated[
+        list[SearchRequest],
+        Field(min_length=1, description="their top_k may add up to 10000"),
+        AfterValidator(_check_total),
+    ]
 
 
 class EmbeddingsRequest(_Request):

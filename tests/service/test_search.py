@@ -247,6 +247,16 @@ def test_a_batch_longer_than_the_limit_is_refused(service: Any) -> None:
     assert "257 items, expected at most 256" in refused.json()["detail"]
 
 
+def test_a_batch_whose_hits_would_be_too_many_is_refused(service: Any) -> None:
+    body = {"searches": [{"query": "cats", "top_k": 1000}] * 10}
+    assert service.client.post(f"{SEARCH}/batch", json=body).status_code == 200
+    body["searches"].append({"query": "cats", "top_k": 1})
+    refused = service.client.post(f"{SEARCH}/batch", json=body)
+    assert refused.status_code == 422
+    told = "their top_k add up to 10001, expected at most 10000"
+    assert refused.json()["errors"] == [{"field": "searches", "message": told}]
+
+
 def test_searches_at_the_same_time_do_not_mix(service: Any) -> None:
     queries = ["cats", "bread", "moon", "rust", "birds"] * 20
     with ThreadPoolExecutor(16) as pool:
