@@ -139,7 +139,7 @@ class KeyStore:
         self._connection.close()
 
     def _refresh(self) -> None:
-        """Read the keys again if another connection has changed them (3 us if none has)."""
+        """Read the keys again if another connection has changed them."""
         version = self._connection.execute("PRAGMA data_version").fetchall()[0][0]
         if version != self._version or self._connection.total_changes:
             rows = self._connection.execute("SELECT sha256, scope, revoked FROM keys").fetchall()
