@@ -90,6 +90,25 @@ def make_tiny_bert() -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
+def move_transformer() -> Callable[[Path], Path]:
+    """Lay a folder out as sentence-transformers did before version 2; gives the inner folder."""
+
+    def move(folder: Path) -> Path:
+        inner = folder / "0_Transformer"
+        inner.mkdir()
+        listed = folder / "modules.json"
+        for path in folder.iterdir():
+            if path.is_file() and path != listed:
+                path.rename(inner / path.name)
+        modules = json.loads(listed.read_text())
+        modules[0]["path"] = inner.name
+        write_json(listed, modules)
+        return inner
+
+    return move
+
+
+@pytest.fixture(scope="session")
 def items() -> KnownItems:
     from lamina_training.known_items import KnownItems
 

@@ -97,6 +97,27 @@ def test_a_hugging_face_folder_without_modules_is_mean_pooled(
     assert np.vecdot(found, model.encode(["the cat"])).min() > 0.9999
 
 
+def test_an_export_with_weights_puts_the_transformer_into_the_root(
+    tmp_path: Path, items: Any, make_tiny_bert: Any, move_transformer: Any
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    folder = make_tiny_bert(tmp_path / "bert", pooling_mode="mean")
+    move_transformer(folder)
+    export_encoder(
+        str(folder),
+        tmp_path / "out",
+        precisions=["fp32"],
+        with_weights=True,
+        cache=tmp_path,
+        command="lamina export bert OUT",
+        items=items,
+    )
+    model = SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    found = OnnxEncoder.load(tmp_path / "out").encode(["the cat"], role="document").embeddings
+    assert np.vecdot(found, model.encode(["the cat"])).min() > 0.9999
+
+
 def test_parity_gate_fails_on_a_graph_that_differs(tiny_source: Path, tiny_export: Path) -> None:
     source = load_source(str(tiny_source), cache=tiny_source)
     graph = onnx.load(tiny_export / "onnx" / "model.onnx")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")  # never skipped in CI: see pytest_sessionstart
+torch = pytest.importorskip("torch")  # never skipped in CI: see pytest_sessionstart
 
 from lamina_training.source import ExportError, front_matter, load_source
 
@@ -45,6 +46,57 @@ def test_pickled_weights_are_not_read(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(ExportError, match="pickled weights"):
         load_source(str(folder), cache=folder)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "other.safetensors"])
+def test_safetensors_elsewhere_do_not_excuse_pickles(
+    folder: Path, name: str, move_transformer: Callable[[Path], Path]
+) -> None:
+    """Not in the root for a transformer in a folder of its own, nor under a name not read."""
+    inner = move_transformer(folder)
+    weights = (inner / "model.safetensors").rename(folder / "model.safetensors")
+    shutil.copy(weights, inner / name)
+    with pytest.raises(ExportError, match=r"0_Transformer: no model\.safetensors"):
+        load_source(str(folder), cache=folder)
+
+
+def test_pickled_weights_after_the_transformer_are_not_read(folder: Path) -> None:
+    modules = json.loads((folder / "modules.json").read_text())
+    dense = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
+    write_json(folder / "modules.json", [*modules, dense])
+    (folder / "2_Dense").mkdir()
+    (folder / "2_Dense" / "pytorch_model.bin").write_bytes(b"pickled")
+    with pytest.raises(ExportError, match=r"2_Dense: no model\.safetensors"):
+        load_source(str(folder), cache=folder)
+
+
+def test_modules_that_have_no_place_in_the_graph_are_refused(folder: Path) -> None:
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["type"] = "sentence_transformers.models.Router"  # would load what it lists itself
+    write_json(folder / "modules.json", modules)
+    with pytest.raises(ExportError, match="modules Router, Pooling; expected Transformer"):
+        load_source(str(folder), cache=folder)
+
+
+@pytest.mark.parametrize("content", ["{", '{"0": "Transformer"}', '[{"type": "x"}]'])
+def test_an_unreadable_list_of_modules_is_named(folder: Path, content: str) -> None:
+    (folder / "modules.json").write_text(content)
+    with pytest.raises(ExportError, match=r"modules\.json: expected a list"):
+        load_source(str(folder), cache=folder)
+
+
+def test_a_transformer_in_a_folder_of_its_own_is_the_same_model(
+    folder: Path, move_transformer: Callable[[Path], Path]
+) -> None:
+    expected = load_source(str(folder), cache=folder)
+    inner = move_transformer(folder)
+    found = load_source(str(folder), cache=folder)
+    assert found.transformer_folder == inner
+    assert found.provenance == expected.provenance
+    assert found.tokenizer_json == expected.tokenizer_json
+    assert (found.max_tokens, found.tokenizer_config) == (512, expected.tokenizer_config)
+    ids, mask = torch.tensor([[2, 7, 9, 3]]), torch.ones(1, 4, dtype=torch.int64)
+    assert torch.equal(found.model(ids, mask)[1], expected.model(ids, mask)[1])
 
 
 def test_a_folder_that_is_no_encoder_says_what_is_missing(tmp_path: Path) -> None:

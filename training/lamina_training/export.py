@@ -265,10 +265,10 @@ def _write_json(path: Path, content: Any) -> None:
 def _add_weights(folder: Path, source: Source) -> None:
     """Copy weights and settings, so that sentence-transformers loads the folder as it is."""
     for path in [
-        *source.folder.glob("*.safetensors*"),
-        source.folder / "config.json",
-        source.folder / "special_tokens_map.json",
-        source.folder / "vocab.txt",
+        *source.transformer_folder.glob("*.safetensors*"),
+        source.transformer_folder / "config.json",
+        source.transformer_folder / "special_tokens_map.json",
+        source.transformer_folder / "vocab.txt",
         source.folder / "config_sentence_transformers.json",
     ]:
         if path.is_file():
@@ -280,6 +280,7 @@ def _add_weights(folder: Path, source: Source) -> None:
     listed = source.folder / "modules.json"
     if listed.is_file():
         modules = json.loads(listed.read_bytes())
+        modules[0]["path"] = ""
         for module in modules[1:]:
             inner = source.folder / module["path"]
             if inner.is_dir():

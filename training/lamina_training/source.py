@@ -20,6 +20,7 @@ from lamina_training.weights import PINNED_MODELS, fetch_weights
 
 READABLE_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "README.md"]
 AFTER_POOLING = ("Dense", "LayerNorm", "Dropout", "Normalize")
+SAFE_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
 class ExportError(LaminaError):
@@ -31,6 +32,9 @@ class Source:
     """An encoder in torch, ready to be traced.
 
     Attributes:
+        folder: The sentence-transformers directory, or the model's own folder.
+        transformer_folder: Where weights, configuration and tokenizer lie: mostly `folder`, or as
+            older versions saved it a folder inside, such as `0_Transformer`.
         model: input_ids, attention_mask (B, T) -> token embeddings (B, T, H), unit rows (B, D).
         tokenizer_json: A `tokenizers` file without truncation and padding.
         max_tokens: Longest text, special tokens included.
@@ -39,6 +43,7 @@ class Source:
 
     name: str
     folder: Path
+    transformer_folder: Path
     model: nn.Module
     sentence_transformer: Any
     tokenizer_json: str
@@ -93,7 +98,7 @@ def load_source(origin: str, *, cache: Path) -> Source:
             built from modules that have no place in the graph.
     """
     folder = _locate(origin, cache)
-    _refuse_foreign_code(folder)
+    transformer_folder = _check_modules(folder)
     import sentence_transformers
 
     try:
@@ -102,12 +107,16 @@ def load_source(origin: str, *, cache: Path) -> Source:
             device="cpu",
             local_files_only=True,
             trust_remote_code=False,
-            model_kwargs={"attn_implementation": "eager", "dtype": "float32"},
+            model_kwargs={
+                "attn_implementation": "eager",
+                "dtype": "float32",
+                "use_safetensors": True,
+            },
         )
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ExportError(f"{folder}: cannot be loaded ({error})") from error
     loaded.eval()
-    return _describe(origin, folder, loaded)
+    return _describe(origin, folder, transformer_folder, loaded)
 
 
 def _locate(origin: str, cache: Path) -> Path:
@@ -130,32 +139,51 @@ def _locate(origin: str, cache: Path) -> Path:
         ) from error
 
 
-def _refuse_foreign_code(folder: Path) -> None:
-    """Check a folder's text files before any library acts on them."""
-    config = _read_json(folder / "config.json")
+def _check_modules(folder: Path) -> Path:
+    """Check a folder's files before any library acts on them; give the transformer's own folder."""
+    listed = folder / "modules.json"
+    parts = [folder]
+    if listed.is_file():
+        entries = _read_modules(listed)
+        parts = [(folder / path).resolve() for _, path in entries]
+        for (_, path), part in zip(entries, parts, strict=True):
+            if not part.is_relative_to(folder.resolve()):
+                raise ExportError(f"{listed}: path {path!r} leaves the folder")
+    transformer = parts[0]
+    config = _read_json(transformer / "config.json")
     if "auto_map" in config:
-        raise ExportError(f"{folder}: config.json asks for code of its own (auto_map); not run")
-    modules = folder / "modules.json"
-    parts = [""]
-    if modules.is_file():
-        listed = json.loads(modules.read_bytes())
-        parts = [entry.get("path", "") for entry in listed]
-        for entry in listed:
-            if not str(entry.get("type", "")).startswith("sentence_transformers."):
-                raise ExportError(
-                    f"{modules}: module type {entry.get('type')!r}; expected one of "
-                    "sentence_transformers, other code is not run"
-                )
-    if not list(folder.glob("*.safetensors")):
         raise ExportError(
-            f"{folder}: no *.safetensors; pickled weights are not read, convert them first"
+            f"{transformer}: config.json asks for code of its own (auto_map); not run"
         )
-    for part in parts[1:]:
-        inner = (folder / part).resolve()
-        if not inner.is_relative_to(folder.resolve()):
-            raise ExportError(f"{modules}: path {part!r} leaves the folder")
-        if list(inner.glob("*.bin")) and not list(inner.glob("*.safetensors")):
-            raise ExportError(f"{inner}: pickled weights are not read; save it with safetensors")
+    for part in parts:
+        safe = any((part / name).is_file() for name in SAFE_WEIGHTS)
+        if not safe and (part == transformer or any(part.glob("*.bin"))):
+            raise ExportError(
+                f"{part}: no model.safetensors; pickled weights are not read, convert them first"
+            )
+    return transformer
+
+
+def _read_modules(path: Path) -> list[tuple[str, str]]:
+    """Read the kind and sub-folder of each module; their order and kinds are ones we can export."""
+    try:
+        listed = json.loads(path.read_bytes())
+        modules = [(str(entry["type"]), str(entry["path"])) for entry in listed]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ExportError(f"{path}: expected a list of objects with type and path") from error
+    for kind, _ in modules:
+        if not kind.startswith("sentence_transformers."):
+            raise ExportError(
+                f"{path}: module type {kind!r}; expected one of sentence_transformers, other code "
+                "is not run"
+            )
+    names = [kind.rpartition(".")[2] for kind, _ in modules]
+    if names[:2] != ["Transformer", "Pooling"] or any(n not in AFTER_POOLING for n in names[2:]):
+        raise ExportError(
+            f"{path}: modules {', '.join(names)}; expected Transformer, Pooling and then any of "
+            f"{', '.join(AFTER_POOLING)}"
+        )
+    return modules
 
 
 def _read_text(path: Path) -> str:
@@ -174,14 +202,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _describe(origin: str, folder: Path, loaded: Any) -> Source:
-    names = [type(module).__name__ for module in loaded]
+def _describe(origin: str, folder: Path, transformer_folder: Path, loaded: Any) -> Source:
     after = [module for module in list(loaded)[1:] if type(module).__name__ != "Normalize"]
-    if names[:2] != ["Transformer", "Pooling"] or any(n not in AFTER_POOLING for n in names[2:]):
-        raise ExportError(
-            f"{folder}: modules {', '.join(names)}; expected Transformer, Pooling and then any of "
-            f"{', '.join(AFTER_POOLING)}"
-        )
     prompts = _prompts(folder, loaded)
     pooling = loaded[1]
     if not pooling.include_prompt and (prompts.query or prompts.document):
@@ -209,7 +231,8 @@ def _describe(origin: str, folder: Path, loaded: Any) -> Source:
     modes = pooling.pooling_mode
     labels = [modes] if isinstance(modes, str) else list(modes)
     labels += [type(module).__name__.lower() for module in after[1:]]
-    hashes = {path.name: sha256_file(path) for path in sorted(folder.glob("*.safetensors"))}
+    weights = sorted(transformer_folder.glob("*.safetensors"))
+    hashes = {path.name: sha256_file(path) for path in weights}
     pinned = next(
         (model for model in PINNED_MODELS.values() if model.weights_sha256 in hashes.values()), None
     )
@@ -218,10 +241,11 @@ def _describe(origin: str, folder: Path, loaded: Any) -> Source:
     return Source(
         name=pinned.name if pinned else Path(origin).name,
         folder=folder,
+        transformer_folder=transformer_folder,
         model=_pooled(transformer, after, config).eval(),
         sentence_transformer=loaded,
         tokenizer_json=tokenizer.to_str(pretty=True),
-        tokenizer_config=_tokenizer_config(folder, max_tokens),
+        tokenizer_config=_tokenizer_config(transformer_folder, max_tokens),
         dimension=int(loaded.get_embedding_dimension()),
         max_tokens=max_tokens,
         max_positions=positions,
