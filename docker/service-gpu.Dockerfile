@@ -45,6 +45,6 @@ WORKDIR /data
 VOLUME /data
 EXPOSE 7650
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s \
-  CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:7650/readyz', timeout=4)"]
+  CMD ["python", "-c", "import os, urllib.request as u; u.urlopen('http://127.0.0.1:' + os.environ['LAMINA_PORT'] + '/readyz', timeout=4)"]
 ENTRYPOINT ["entrypoint"]
 CMD ["serve"]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -37,6 +40,35 @@ def test_a_service_image_has_no_training_extra_and_a_health_check(docker: Path, 
     build = text.split(" AS build\n")[1]
     assert "training]" not in build
     assert re.search(r"^HEALTHCHECK .*\n.*/readyz", build, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_the_health_check_asks_the_port_that_is_set(docker: Path, name: str):
+    text = (docker / f"{name}.Dockerfile").read_text()
+    found = re.search(r"^HEALTHCHECK .*\\\n +CMD (.*)$", text, re.MULTILINE)
+    assert found
+    _, *arguments = json.loads(found[1])
+    asked = []
+
+    class Ready(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            self.send_response(200 if len(asked) == 1 else 503)
+            self.end_headers()
+
+    with HTTPServer(("127.0.0.1", 0), Ready) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        environment = {"LAMINA_PORT": str(server.server_port)}
+        command = [sys.executable, *arguments]
+        codes = [
+            subprocess.run(command, env=environment, stderr=subprocess.DEVNULL).returncode
+            for _ in range(2)
+        ]
+        server.shutdown()
+        thread.join()
+    assert asked == ["/readyz", "/readyz"]
+    assert codes == [0, 1]
 
 
 def test_the_gpu_image_insists_on_cuda(docker: Path):
