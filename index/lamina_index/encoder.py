@@ -15,6 +15,7 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
@@ -188,28 +189,31 @@ class OnnxEncoder:
         if check:
             _check_file(root / "tokenizer.json", manifest.tokenizer_sha256)
         candidates = _candidates(root, manifest, device, precision)
-        for attempt, (actual_device, candidate) in enumerate(candidates, start=1):
-            file = manifest.precisions[candidate]
-            if check:
-                _check_file(root / file.file, file.sha256)
-                if file.fingerprint != manifest.fingerprint_of(file.sha256):
-                    raise EncoderLoadError(
-                        f"{root / 'encoder.json'}: the fingerprint of {candidate} does not fit the "
-                        "other fields, so one of them was edited; export the encoder again"
-                    )
+        threads = threads or available_threads()
+        for candidate, following in pairwise(candidates):
             try:
-                encoder = cls(
-                    root, manifest, candidate, actual_device, threads or available_threads()
-                )
-                if check:
-                    encoder.check_probes()
+                return cls._load_one(root, manifest, *candidate, threads, check=check)
             except (EncoderProbeError, DeviceError) as error:
-                if attempt == len(candidates):
-                    raise
-                _logger.warning("%s; trying %s on %s", error, *reversed(candidates[attempt]))
-            else:
-                return encoder
-        raise EncoderLoadError(f"{root}: no graph to load")
+                _logger.warning("%s; trying %s on %s", error, *reversed(following))
+        return cls._load_one(root, manifest, *candidates[-1], threads, check=check)
+
+    @classmethod
+    def _load_one(
+        cls,
+        folder: Path,
+        manifest: EncoderManifest,
+        device: Device,
+        precision: Precision,
+        threads: int,
+        *,
+        check: bool,
+    ) -> Self:
+        if check:
+            _check_graph(folder, manifest, precision)
+        encoder = cls(folder, manifest, precision, device, threads)
+        if check:
+            encoder.check_probes()
+        return encoder
 
     @property
     def name(self) -> str:
@@ -353,6 +357,16 @@ def _candidates(
             "runs on the CPU only); make the other with `lamina export --precision`"
         )
     return found
+
+
+def _check_graph(folder: Path, manifest: EncoderManifest, precision: Precision) -> None:
+    file = manifest.precisions[precision]
+    _check_file(folder / file.file, file.sha256)
+    if file.fingerprint != manifest.fingerprint_of(file.sha256):
+        raise EncoderLoadError(
+            f"{folder / 'encoder.json'}: the fingerprint of {precision} does not fit the other "
+            "fields, so one of them was edited; export the encoder again"
+        )
 
 
 def _check_file(path: Path, expected: str) -> None:
