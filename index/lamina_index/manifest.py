@@ -1,4 +1,4 @@
-"""The on-disk formats, versioned: `encoder.json` and `collection.json`.
+"""The on-disk formats, versioned: `encoder.json`, `collection.json` and `snapshot.json`.
 
 Manifests are read strictly (unknown keys are errors) so that a typing error or a newer format
 never passes unnoticed, and written atomically.
@@ -106,6 +106,7 @@ class EncoderManifest(_Manifest):
     max_tokens: int = Field(gt=2, description="special tokens included; longer texts are cut")
     pooling: str
     normalized: bool = True
+    # Reserved for encoders with attention over layers: exported with it, or as plain pooling.
     attention: Literal["none", "kept", "stripped"] = "none"
     stripped_to: Literal["cls", "mean"] | None = None
     layers: int
