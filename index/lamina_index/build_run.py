@@ -26,7 +26,9 @@ from lamina_index.snapshot_files import Snapshot
 from lamina_index.view import DELTA_LIMIT
 
 REPORT_FILE = "build.json"
+
 _LIVE_DELTA_SHARE = 4
+_LIVE_DELTA_LIMIT = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +170,8 @@ class BuildRun:
             )
         self._tell_rows()
         self._unindexed += len(encoded.documents)
-        if progress.plan.append and self._unindexed > max(
-            DELTA_LIMIT, store.count() // _LIVE_DELTA_SHARE
-        ):
-            self._write_snapshot()  # whoever searches meanwhile holds newer rows in memory
+        if progress.plan.append and self._unindexed > live_delta_limit(store.count()):
+            self._write_snapshot()
 
     def _write_snapshot(self) -> Snapshot:
         with self._watch.stage("snapshot"):
@@ -220,6 +220,15 @@ class BuildRun:
     def _tell_rows(self) -> None:
         total = estimate_rows(self._progress.plan.inputs)
         self._on_progress(BuildStatus("rows", self._progress.rows, total))
+
+
+def live_delta_limit(count: int) -> int:
+    """How many rows an `--append` may add to a collection of `count` before it makes a new index.
+
+    Until then whoever searches holds them in memory, and compares them one by one. Making an index
+    of everything is dear, so a larger collection waits longer, up to 77 MB of 384-wide rows.
+    """
+    return min(max(DELTA_LIMIT, count // _LIVE_DELTA_SHARE), _LIVE_DELTA_LIMIT)
 
 
 def longest_part(encoder: Encoder) -> int:

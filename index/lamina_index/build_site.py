@@ -11,9 +11,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from pydantic import ValidationError
 
 from lamina_index.build_plan import BuildPlan, Mode, Progress
 from lamina_index.collection import (
@@ -48,6 +50,7 @@ class BuildSite:
     Attributes:
         target: Where the collection is to be.
         folder: Where to write until then; the target itself when appending.
+        mode: What may lie at the target.
         store: Open for writing.
         manifest: The `collection.json` in `folder`.
         progress: As last committed.
@@ -55,14 +58,22 @@ class BuildSite:
 
     target: Path
     folder: Path
+    mode: Mode
     store: DocumentStore
     manifest: CollectionManifest
     progress: Progress
 
     def publish(self) -> None:
-        """Close the store and put the folder in its place, in one step."""
+        """Close the store and put the folder in its place, in one step.
+
+        Raises:
+            CollectionExistsError: If something that the mode does not allow for has come to lie
+                there since the build began; what was built stays in its folder.
+        """
         self.store.close()
-        (self.folder / RESERVE_FILE).unlink()
+        if self.folder != self.target:
+            check_target(self.target, self.mode)
+        (self.folder / RESERVE_FILE).unlink(missing_ok=True)
         if self.folder != self.target:
             publish_collection(self.folder, self.target)
 
@@ -97,11 +108,11 @@ def claim_site(
         folder.mkdir(parents=True, exist_ok=True)
     with writer_lock(folder):
         drop_replaced(target)
-        site = _continue(target, folder, plan, resume=resume)
+        site = _continue(target, folder, mode, plan, resume=resume)
         if site is None and mode == "append":
             site = _start_append(target, plan)
         elif site is None:
-            site = _start(target, folder, plan, manifest)
+            site = _start(target, folder, mode, plan, manifest)
         for stray in folder.glob(".*.json.*"):  # of an atomic write that was killed
             stray.unlink()
         with _space_kept_back(folder), site.store:
@@ -116,13 +127,15 @@ def _space_kept_back(folder: Path) -> Iterator[None]:
     collections beside the build nor what the build has stored could be used before someone frees
     some.
     """
-    reserve = folder / RESERVE_FILE
+    place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)  # wherever it will have been moved to
     try:
-        with reserve.open("wb") as stream:
+        with (folder / RESERVE_FILE).open("wb") as stream:
             os.posix_fallocate(stream.fileno(), 0, RESERVE_BYTES)
         yield
     finally:
-        reserve.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(RESERVE_FILE, dir_fd=place)
+        os.close(place)
 
 
 def check_target(target: Path, mode: Mode) -> None:
@@ -157,7 +170,9 @@ def is_finished(target: Path, plan: BuildPlan) -> bool:
     return progress is not None and progress.finished and not progress.plan.differences(plan)
 
 
-def _start(target: Path, folder: Path, plan: BuildPlan, manifest: CollectionManifest) -> BuildSite:
+def _start(
+    target: Path, folder: Path, mode: Mode, plan: BuildPlan, manifest: CollectionManifest
+) -> BuildSite:
     """Empty the folder and begin; `collection.json` comes last and marks that all is there."""
     for entry in folder.iterdir():
         if entry.is_dir():
@@ -168,7 +183,7 @@ def _start(target: Path, folder: Path, plan: BuildPlan, manifest: CollectionMani
     progress = Progress(plan=plan, fields_before=manifest.fields)
     store.set_meta(PROGRESS, progress.model_dump(mode="json"))
     manifest.write(folder / MANIFEST_FILE)
-    return BuildSite(target, folder, store, manifest, progress)
+    return BuildSite(target, folder, mode, store, manifest, progress)
 
 
 def _start_append(target: Path, plan: BuildPlan) -> BuildSite:
@@ -181,14 +196,17 @@ def _start_append(target: Path, plan: BuildPlan) -> BuildSite:
         truncated_bytes=_size(target / TRUNCATED_FILE),
     )
     store.set_meta(PROGRESS, progress.model_dump(mode="json"))
-    return BuildSite(target, target, store, manifest, progress)
+    return BuildSite(target, target, "append", store, manifest, progress)
 
 
-def _continue(target: Path, folder: Path, plan: BuildPlan, *, resume: bool) -> BuildSite | None:
+def _continue(
+    target: Path, folder: Path, mode: Mode, plan: BuildPlan, *, resume: bool
+) -> BuildSite | None:
     """Open what an earlier run of the same plan left; None if there is nothing to continue.
 
     Raises:
-        ResumeError: If `resume` is given and what is there is unfinished, but of another plan.
+        ResumeError: If `resume` is given and what is there is unfinished, but of another plan or
+            of a Lamina that keeps its progress otherwise.
     """
     if not (folder / MANIFEST_FILE).exists():
         return None
@@ -205,8 +223,14 @@ def _continue(target: Path, folder: Path, plan: BuildPlan, *, resume: bool) -> B
         different.append("a pipe cannot be read again")
     if progress and not different and (left_over or resume):
         manifest = CollectionManifest.read(folder / MANIFEST_FILE)
-        return BuildSite(target, folder, store, manifest, progress)
+        return BuildSite(target, folder, mode, store, manifest, progress)
+    unknown = progress is None and store.get_meta(PROGRESS) is not None
     store.close()
+    if resume and unknown:
+        raise ResumeError(
+            f"{folder}: the build there was written by another Lamina; let that one finish it, or "
+            "leave out --resume to start over"
+        )
     if resume and left_over:
         raise ResumeError(
             f"{folder}: the interrupted build there is another one: {'; '.join(different)}. Call "
@@ -216,8 +240,11 @@ def _continue(target: Path, folder: Path, plan: BuildPlan, *, resume: bool) -> B
 
 
 def _progress_of(store: DocumentStore) -> Progress | None:
-    found = store.get_meta(PROGRESS)
-    return None if found is None else Progress.model_validate(found)
+    """Read how far a build got; None if there was none, or one of another Lamina's form."""
+    try:
+        return Progress.model_validate(store.get_meta(PROGRESS))
+    except ValidationError:
+        return None
 
 
 def _size(path: Path) -> int:

@@ -40,6 +40,11 @@ def building_folder(target: Path) -> Path:
     return _sibling(target, "building")
 
 
+def replaced_folder(target: Path) -> Path:
+    """Where a collection lies for the moment in which another takes its place, beside it."""
+    return _sibling(target, "old")
+
+
 def is_collection(folder: Path) -> bool:
     """Whether a collection lies at `folder`."""
     return (folder / MANIFEST_FILE).is_file()
@@ -111,7 +116,7 @@ def publish_collection(new: Path, target: Path) -> None:
         CollectionBusyError: If another process is writing to the collection that is there.
     """
     if is_collection(target):
-        old = _sibling(target, "old")
+        old = replaced_folder(target)
         if old.exists():
             shutil.rmtree(old)
         with writer_lock(target):
@@ -133,7 +138,7 @@ def recover_swap(target: Path) -> None:
         CollectionBusyError: If it is alive but does not come to its end.
         CollectionNotFoundError: If it was killed and the folder around them cannot be written.
     """
-    old = _sibling(target, "old")
+    old = replaced_folder(target)
     deadline = time.monotonic() + _SWAP_SECONDS
     while not target.exists() and old.is_dir():
         try:
@@ -144,7 +149,7 @@ def recover_swap(target: Path) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
-        except OSError as error:
+        except (OSError, LaminaError) as error:
             raise CollectionNotFoundError(
                 f"{target}: its replacement was killed half-way; rename {old} to {target}"
             ) from error
@@ -153,7 +158,7 @@ def recover_swap(target: Path) -> None:
 def drop_replaced(target: Path) -> None:
     """Remove the old collection that a replacement, killed after its renames, left beside it."""
     if target.exists():
-        shutil.rmtree(_sibling(target, "old"), ignore_errors=True)
+        shutil.rmtree(replaced_folder(target), ignore_errors=True)
 
 
 def verify_collection(folder: Path) -> list[str]:

@@ -13,8 +13,10 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from lamina_index import build_blocks, build_run
 from lamina_index.build import BuildStatus, build_collection
+from lamina_index.build_plan import BuildPlan
 from lamina_index.build_report import BuildReport
-from lamina_index.collection import writer_lock
+from lamina_index.build_site import RESERVE_FILE, claim_site
+from lamina_index.collection import building_folder, writer_lock
 from lamina_index.encoder import Encoder, OnnxEncoder
 from lamina_index.errors import (
     CollectionBusyError,
@@ -26,9 +28,10 @@ from lamina_index.errors import (
     IndexFactoryError,
     LaminaError,
 )
-from lamina_index.manifest import Chunking, CollectionManifest
+from lamina_index.manifest import Chunking, CollectionManifest, EncoderReference
 from lamina_index.searcher import Searcher
 from lamina_index.store import DocumentStore
+from lamina_index.text import TEXT_VERSION
 
 Row = Mapping[str, Any]
 
@@ -98,6 +101,48 @@ def test_an_existing_collection_is_touched_only_when_asked(
     with pytest.raises(CollectionExistsError, match=r"--append.*--replace"):
         build_collection([corpus], tmp_path / "c", word_encoder)
     assert len(stored(tmp_path / "c")) == 3
+
+
+def test_a_collection_that_appeared_during_a_build_is_not_replaced(
+    tmp_path: Path, word_encoder: Encoder
+) -> None:
+    corpus = write_rows(tmp_path / "c.jsonl", numbered(3))
+    build_collection([write_rows(tmp_path / "o.jsonl", numbered(1))], tmp_path / "o", word_encoder)
+
+    def appear(status: BuildStatus) -> None:
+        if (tmp_path / "o").exists():
+            (tmp_path / "o").rename(tmp_path / "c")
+
+    with pytest.raises(CollectionExistsError, match=r"--append.*--replace"):
+        build_collection([corpus], tmp_path / "c", word_encoder, on_progress=appear)
+    assert len(stored(tmp_path / "c")) == 1
+    report = build_collection([corpus], tmp_path / "c", word_encoder, mode="replace")
+    assert (report.rows_resumed, len(stored(tmp_path / "c"))) == (0, 3)
+    assert not (tmp_path / ".c.building").exists()
+
+
+def test_the_end_of_a_build_leaves_another_ones_reserve_alone(
+    tmp_path: Path,
+) -> None:
+    plan = BuildPlan(
+        append=False,
+        inputs=[],
+        options={},
+        chunking=None,
+        encoder=EncoderReference(name="x", precision="fp32", fingerprint="f"),
+    )
+    manifest = CollectionManifest(
+        encoder=plan.encoder, dimension=32, text_version=TEXT_VERSION, created="2026-01-01"
+    )
+    building = building_folder(tmp_path / "c")
+    with claim_site(tmp_path / "c", "new", plan, manifest, resume=False) as site:
+        site.publish()
+        building.mkdir()  # another build has begun
+        (building / RESERVE_FILE).touch()
+    assert (building / RESERVE_FILE).exists()
+    with claim_site(tmp_path / "d", "new", plan, manifest, resume=False) as site:
+        (building_folder(tmp_path / "d") / RESERVE_FILE).unlink()
+        site.publish()
 
 
 @pytest.mark.parametrize("mode", ["new", "replace"])
@@ -366,6 +411,14 @@ def test_a_link_to_a_collection_stays_a_link(tmp_path: Path, word_encoder: Encod
     assert (tmp_path / "link").is_symlink()
     assert len(stored(tmp_path / "volume" / "real")) == 7
     assert [path.name for path in (tmp_path / "volume").iterdir()] == ["real"]
+
+
+@pytest.mark.parametrize(
+    ("count", "limit"),
+    [(0, 10_000), (40_000, 10_000), (100_000, 25_000), (200_000, 50_000), (5_000_000, 50_000)],
+)
+def test_rows_out_of_the_index_during_an_append_are_bounded(count: int, limit: int) -> None:
+    assert build_run.live_delta_limit(count) == limit
 
 
 def test_a_long_append_keeps_few_rows_out_of_the_index(

@@ -93,6 +93,21 @@ def test_resume_without_anything_to_resume_builds(
     assert (report.rows_resumed, report.documents) == (0, 100)
 
 
+def test_progress_of_another_lamina_is_in_nobodys_way_and_not_resumed(
+    corpus: Path, tmp_path: Path, word_encoder: Encoder
+) -> None:
+    build_collection([corpus], tmp_path / "c", word_encoder)
+    interrupt(corpus, tmp_path / "d", word_encoder)
+    for folder in (tmp_path / "c", tmp_path / ".d.building"):
+        with DocumentStore.open(folder) as store:
+            store.set_meta("progress", {"form": "of another version"})
+    for folder, mode in ((tmp_path / "c", "append"), (tmp_path / "d", "new")):
+        with pytest.raises(ResumeError, match="another Lamina"):
+            build_collection([corpus], folder, word_encoder, mode=mode, resume=True)
+        report = build_collection([corpus], folder, word_encoder, mode=mode)
+        assert (report.rows_resumed, report.documents) == (0, 100)
+
+
 @pytest.mark.parametrize("change", ["same size", "longer", "other file"])
 def test_changed_inputs_are_not_resumed(
     change: str, corpus: Path, tmp_path: Path, word_encoder: Encoder
