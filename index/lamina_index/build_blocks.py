@@ -12,17 +12,17 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from lamina_index.corpus import MAX_ID_BYTES, Document, Rejected
+from lamina_index.corpus import Document, Rejected
 from lamina_index.encoder import Encoded, Encoder
 from lamina_index.errors import EncoderOutputError
-from lamina_index.manifest import FieldType
+from lamina_index.manifest import MAX_ID_BYTES, FieldType
+from lamina_index.scoring import are_unit
 from lamina_index.text import repair_text
 
 BLOCK_ROWS = 1024
 BLOCK_CHARACTERS = 2_000_000
 PART_FIELDS: dict[str, FieldType] = {"parent": "string", "part": "number"}
 
-_UNIT_TOLERANCE = 1e-3
 _EXCERPT_CHARACTERS = 200
 _PART_SUFFIX_BYTES = 9
 
@@ -47,6 +47,7 @@ class Block:
     Attributes:
         rows: How many records, good or bad.
         documents: The good ones.
+        texts: For each document its parts; the text itself where texts are not split.
         rejected: The bad ones.
     """
 
@@ -238,8 +239,7 @@ def _encode_checked(encoder: Encoder, texts: Sequence[str]) -> tuple[Encoded, ND
             f"encoder {encoder.name} returned an array of shape {encoded.embeddings.shape}, "
             f"expected {expected}"
         )
-    norms = np.linalg.norm(encoded.embeddings, axis=1)
-    return encoded, np.abs(norms - 1) <= _UNIT_TOLERANCE  # false for NaN
+    return encoded, are_unit(encoded.embeddings)
 
 
 def _prove_alive(encoder: Encoder, cause: Exception | None) -> None:

@@ -2,7 +2,8 @@
 
 A caller's programming mistake is a `ValueError`. Everything here is about files, formats, versions
 and machines; each message says what, where, found, expected and the remedy. The service maps each
-class to one HTTP status, so a new class needs a line in its table too (a test sees to that).
+class to one HTTP status, so a new class needs a line in its table too (a test sees to that), even
+one that only a command meets, such as `MissingExtraError` or `CorpusError`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class EncoderProbeError(LaminaError):
 
 
 class EncoderOutputError(LaminaError):
-    """The encoder returned a non-finite vector.
+    """The encoder failed, or returned no finite unit vector of its dimension.
 
     Attributes:
         items: Positions, in the call's list, of the texts without a usable embedding.

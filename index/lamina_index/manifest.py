@@ -24,6 +24,9 @@ ENCODER_FORMAT = 1
 COLLECTION_FORMAT = 1
 SNAPSHOT_FORMAT = 1
 
+MAX_ID_BYTES = 512
+"""Longest document id, in bytes of UTF-8."""
+
 Precision = Literal["fp32", "fp16", "int8"]
 FieldType = Literal["string", "number", "boolean", "date", "strings"]
 MetadataValue: TypeAlias = str | float | int | bool | list[str]

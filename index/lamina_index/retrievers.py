@@ -13,11 +13,8 @@ from lamina_index.errors import BlankTextError, EvaluationError
 from lamina_index.exact_corpus import corpus_fingerprint, document_digest, encoder_facts
 from lamina_index.runtime import available_threads
 from lamina_index.searcher import Searcher
-from lamina_index.service_client import ServiceClient, path_of
+from lamina_index.service_client import MAX_TOP_K, ServiceClient, path_of
 from lamina_index.store import DocumentStore
-
-MAX_TOP_K = 1000
-"""The most hits that one search of the service gives."""
 
 _CONNECTIONS = 4
 

@@ -42,15 +42,20 @@ def unit_rows(
     if count is not None and len(given) != count:
         raise ValueError(f"{len(given)} embeddings for {count} documents")
     rows = np.ascontiguousarray(given, dtype=np.float32)
-    lengths = np.sqrt(np.vecdot(rows, rows))
-    bad = np.flatnonzero(~(np.abs(lengths - 1) <= _UNIT_TOLERANCE))  # NaN compares false
+    bad = np.flatnonzero(~are_unit(rows))
     if len(bad):
         row = int(bad[0])
-        what = (
-            "is not finite" if not np.isfinite(lengths[row]) else f"has length {lengths[row]:.4g}"
-        )
+        length = float(np.linalg.norm(rows[row]))
+        what = f"has length {length:.4g}" if np.isfinite(length) else "is not finite"
         raise ValueError(f"embedding {row} {what}, expected a finite vector of length 1")
     return rows
+
+
+def are_unit(rows: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Tell which rows (N, D) are finite and of length 1, up to half-precision rounding."""
+    lengths = np.sqrt(np.vecdot(rows, rows))
+    result: NDArray[np.bool_] = np.abs(lengths - 1) <= _UNIT_TOLERANCE  # false for NaN
+    return result
 
 
 def exact_scores(rows: NDArray[np.float32], queries: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -91,7 +91,6 @@ class Searcher:
         self._store = store
         self._refreshing = threading.Lock()
         self._verified: int | None = None
-        self._pool = ThreadPoolExecutor(available_threads(), "lamina-search")
         self._view: View | None = None
         with self._viewing():
             pass  # open the snapshot now rather than at the first search
@@ -122,7 +121,6 @@ class Searcher:
 
     def close(self) -> None:
         """Let go of the files; searches that are running end first or fail."""
-        self._pool.shutdown()
         self._store.close()
 
     def __enter__(self) -> Self:
@@ -188,12 +186,12 @@ class Searcher:
         Raises:
             BlankTextError: If any query is blank, and so on as `search`.
         """
-        return list(
-            self._pool.map(
-                lambda query: self.search(query, top_k=top_k, offset=offset, min_score=min_score),
-                queries,
-            )
-        )
+
+        def search(query: str) -> SearchResult:
+            return self.search(query, top_k=top_k, offset=offset, min_score=min_score)
+
+        with ThreadPoolExecutor(available_threads(), "lamina-search") as pool:
+            return list(pool.map(search, queries))
 
     def search_embedding(
         self,

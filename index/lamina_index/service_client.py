@@ -13,6 +13,9 @@ import orjson
 
 from lamina_index.errors import EvaluationError
 
+MAX_TOP_K = 1000
+"""The most hits that one search of the service gives."""
+
 PATIENCE_SECONDS = 60.0
 """How long one request is repeated while the service answers 429."""
 

@@ -16,7 +16,7 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +31,7 @@ from lamina_index.errors import (
     CollectionNotFoundError,
     DamagedError,
 )
+from lamina_index.manifest import MAX_ID_BYTES
 from lamina_index.scoring import unit_rows
 from lamina_index.store_file import (
     STORE_FILE,
@@ -49,8 +50,6 @@ if TYPE_CHECKING:
     from lamina_index.corpus import Document
 
 __all__ = ["STORE_FILE", "DocumentStore", "StoreReading", "StoredDocument", "Upserted"]
-
-MAX_ID_BYTES = 512
 
 _NAMES_PER_STATEMENT = 500
 _LOG_BYTES_KEPT = 64 << 20
@@ -124,7 +123,7 @@ class DocumentStore:
             folder: The collection folder.
             read_only: Refuse writes. On media that cannot be written this is the only way, and
                 the file is then taken as unchanging.
-            mapped: Map the file into memory for reading (its first 2 GiB). A third faster for the
+            mapped: Map the file into memory for reading (its first 2 GiB). Faster for the
                 scattered rows of a search, but a scan's pages then count as resident memory.
 
         Raises:
@@ -143,8 +142,7 @@ class DocumentStore:
     def close(self) -> None:
         """Close every connection that no thread is using; the store cannot be used afterwards."""
         self._closed = True
-        while self._idle:
-            self._idle.pop().close()
+        self._close_idle()
         with self._write_lock:
             if self._writer is not None:
                 self._writer.close()
@@ -185,6 +183,8 @@ class DocumentStore:
         finally:
             if keep:
                 self._idle.append(connection)
+                if self._closed:  # meanwhile, and perhaps before this connection was there
+                    self._close_idle()
             else:
                 connection.close()
 
@@ -363,6 +363,11 @@ class DocumentStore:
                 raise mended(self.path, error) from error
 
     # Connections
+
+    def _close_idle(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
 
     def _connect(self, how: str) -> sqlite3.Connection:
         """Open a connection, unless another store has taken the path since this one was opened."""

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from lamina_index.errors import DamagedError
 from lamina_index.manifest import Metadata
+from lamina_index.scoring import are_unit
+from lamina_index.store_file import damaged
 
 _KEYS_PER_STATEMENT = 1000
 _MISSING = object()
@@ -220,6 +222,8 @@ class StoreReading:
         for key, blob, crc in self._rows("SELECT key, embedding, crc32 FROM vectors ORDER BY key"):
             if len(blob) != 4 * dimension or zlib.crc32(blob) != crc:
                 found.append(f"{self._path}: the vector of key {key} is not as it was written")
+            elif not are_unit(np.frombuffer(blob, "<f4")[np.newaxis])[0]:
+                found.append(f"{self._path}: the vector of key {key} is not of length 1")
         return found
 
     def _rows(self, statement: str) -> Iterator[tuple[Any, ...]]:
@@ -250,10 +254,7 @@ class StoreReading:
         return keys, embeddings.reshape(len(rows), -1) if rows else embeddings.reshape(0, 0)
 
     def _damaged(self, found: str) -> DamagedError:
-        return DamagedError(
-            f"{self._path}: {found}; restore the collection from a backup"
-            " or build it again from its source"
-        )
+        return damaged(self._path, found)
 
 
 def row_crc(key: int, document_id: str, text: str, metadata: str) -> int:

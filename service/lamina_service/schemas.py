@@ -18,8 +18,8 @@ from pydantic_core import PydanticCustomError
 
 from lamina_index.encoder import Role
 from lamina_index.manifest import Chunking, FieldType, Metadata, Precision
+from lamina_index.service_client import MAX_TOP_K
 
-MAX_TOP_K = 1000
 MAX_WINDOW = 10_000
 """`offset + top_k` may not go beyond, nor may the `top_k` of a batch's searches together."""
 MAX_DIMENSION = 16_384

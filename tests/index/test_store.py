@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import zlib
+from collections import deque
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -287,6 +288,19 @@ def closed_store(folder: Path, count: int = 200) -> Path:
     return folder / STORE_FILE
 
 
+def test_a_connection_given_back_while_the_store_closes_is_closed(tmp_path: Path) -> None:
+    with DocumentStore.create(tmp_path, dimension=D) as store:
+
+        class Late(deque[sqlite3.Connection]):
+            def append(self, connection: sqlite3.Connection) -> None:
+                store.close()
+                super().append(connection)
+
+        store._idle = Late(store._idle)
+        store.count()
+        assert not store._idle
+
+
 def test_a_missing_cut_or_emptied_file_is_named_with_a_remedy(tmp_path: Path) -> None:
     path = closed_store(tmp_path)
     whole = path.read_bytes()
@@ -358,6 +372,18 @@ def test_rows_that_are_not_as_written_are_found(tmp_path: Path, statement: str) 
     other.close()
     with DocumentStore.open(tmp_path) as store:
         assert store.verify()
+
+
+@pytest.mark.parametrize("value", [0.5, np.nan])
+def test_a_vector_that_no_search_can_use_is_found(tmp_path: Path, value: float) -> None:
+    path = closed_store(tmp_path)
+    blob = np.full(D, value, "<f4").tobytes()
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute(
+            "UPDATE vectors SET embedding = ?, crc32 = ? WHERE key = 5", (blob, zlib.crc32(blob))
+        )
+    with DocumentStore.open(tmp_path) as store:
+        assert store.verify() == [f"{path}: the vector of key 5 is not of length 1"]
 
 
 def test_a_row_that_is_not_as_written_is_not_returned(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from lamina_index.corpus.fields import FieldTypes
 from lamina_index.corpus.judgements import read_qrels, read_queries
 from lamina_index.corpus.reader import read_corpus
 from lamina_index.corpus.records import (
-    MAX_ID_BYTES,
     MAX_RECORD_BYTES,
     CorpusOptions,
     Document,
@@ -20,7 +19,6 @@ from lamina_index.corpus.records import (
 )
 
 __all__ = [
-    "MAX_ID_BYTES",
     "MAX_RECORD_BYTES",
     "BeirFiles",
     "CorpusOptions",

@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from lamina_index.manifest import Metadata
+from lamina_index.manifest import MAX_ID_BYTES, Metadata
 from lamina_index.text import repair_text
 
 Format = Literal["jsonl", "csv", "tsv", "parquet", "text", "folder", "beir"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-
-MAX_ID_BYTES = 512
-"""Longest document id, in bytes of UTF-8."""
 
 MAX_RECORD_BYTES = 16 * 2**20
 """Longest line, CSV record or text file; a longer one is rejected unread."""
