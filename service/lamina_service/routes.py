@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from operator import methodcaller
+
 import orjson
 from fastapi import APIRouter, Request, Response
 
@@ -77,8 +80,9 @@ async def search_batch(request: Request, collection: str, body: BatchRequest) ->
 async def get_document(request: Request, collection: str, document_id: str) -> Response:
     """Give one document; its id may hold slashes, quoted or not."""
     service: Service = request.app.state.service
-    searcher = service.catalog.get(collection)
-    found = await service.reads.run(searcher.get, document_id)
+    service.catalog.get(collection)  # refused here, it need not wait for its turn
+    read = partial(service.catalog.using, collection)
+    found = await service.reads.run(read, methodcaller("get", document_id))
     if found is None:
         raise DocumentNotFoundError(f"collection {collection!r} has no document {document_id!r}")
     return json_response({"id": found.id, "text": found.text, "metadata": found.metadata})

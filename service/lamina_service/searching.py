@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from lamina_index.errors import BlankTextError, EncoderOutputError
 from lamina_index.searcher import Hit, Searcher, SearchResult
+from lamina_service.catalog import Catalog
 from lamina_service.errors import InvalidRequestError
 from lamina_service.metrics import Metrics
 from lamina_service.schemas import SearchRequest
@@ -39,11 +40,13 @@ class SearchJob:
     """A checked search, and when it was queued.
 
     Attributes:
+        collection: Its name.
         vector: (D,) of any length but zero, where the request has one.
         part: Which part of a batch this is, such as `searches[3].`; empty for a search alone.
     """
 
-    searcher: Searcher
+    catalog: Catalog
+    collection: str
     request: SearchRequest
     vector: NDArray[np.float64] | None
     part: str
@@ -71,13 +74,21 @@ class SearchJob:
         vector = None
         if request.vector is not None:
             vector = _direction(f"{part}vector", request.vector, searcher.dimension)
-        return cls(searcher, request, vector, part, service.metrics, time.perf_counter())
+        return cls(
+            service.catalog,
+            collection,
+            request,
+            vector,
+            part,
+            service.metrics,
+            time.perf_counter(),
+        )
 
     def run(self) -> Answer:
         """Search, and write the reply."""
         began = time.perf_counter()
         try:
-            result = self._search()
+            result = self.catalog.using(self.collection, self._search)
         except (BlankTextError, EncoderOutputError) as error:
             raise type(error)(f"{self.part}query: {error}") from error
         seconds = {"queue": began - self.queued_at, **result.took}
@@ -94,14 +105,14 @@ class SearchJob:
         }
         return Answer(orjson.dumps(reply), took)
 
-    def _search(self) -> SearchResult:
+    def _search(self, searcher: Searcher) -> SearchResult:
         wanted = self.request
         if self.vector is not None:
-            return self.searcher.search_embedding(
+            return searcher.search_embedding(
                 self.vector, top_k=wanted.top_k, offset=wanted.offset, min_score=wanted.min_score
             )
         assert wanted.query is not None  # the request has one or the other
-        return self.searcher.search(
+        return searcher.search(
             wanted.query, top_k=wanted.top_k, offset=wanted.offset, min_score=wanted.min_score
         )
 

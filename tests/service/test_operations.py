@@ -1,12 +1,19 @@
+import errno
 import json
 import os
+import secrets
 import shutil
+import sqlite3
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from lamina_index.encoder import OnnxEncoder
+from lamina_index.errors import CollectionNotFoundError, DamagedError
+from lamina_index.searcher import Searcher
 from lamina_service.catalog import Catalog
 from lamina_service.keys import KeyStore
 from lamina_service.metrics import Metrics, forget_dead_workers
@@ -111,6 +118,101 @@ def test_a_collection_built_replaced_or_removed_meanwhile_is_taken_up(
     shutil.rmtree(tmp_path / "new")
     catalog.refresh()
     assert catalog.names() == []
+
+
+def test_a_request_that_meets_a_replacement_is_answered_from_the_new_collection(
+    start: Any, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lamina_service.catalog.REFRESH_SECONDS", 1000)
+    folder = tmp_path / "data"
+    shutil.copytree(data / "small", folder / "small")
+    started = start(data=folder)
+    _wait_until_verified(started)
+    for request in ["search?q=cats", "documents/cats", ""]:
+        (folder / "small").rename(folder / ".small.old")
+        _copy_with_another_identity(data / "small", folder / "small")
+        with ExitStack() as busy:  # the store's open connections, so that the request needs another
+            store = started.service.catalog.get("small")._store
+            for _ in range(4):
+                with suppress(CollectionNotFoundError):
+                    busy.enter_context(store.reading())
+            reply = started.client.get(f"/v1/collections/small/{request}".removesuffix("/"))
+        assert reply.status_code == 200, reply.text
+        shutil.rmtree(folder / ".small.old")
+
+
+def _copy_with_another_identity(source: Path, target: Path) -> None:
+    shutil.copytree(source, target)
+    with closing(sqlite3.connect(target / "documents.sqlite")) as store, store:
+        identity = json.dumps(secrets.token_hex(16))
+        store.execute("UPDATE meta SET value = ? WHERE name = 'identity'", (identity,))
+
+
+@pytest.mark.parametrize("step", ["open", "info", "verify"])
+def test_an_unforeseen_failure_of_one_collection_stops_no_other(
+    step: str,
+    start: Any,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for name in ("a", "b", "c"):
+        shutil.copytree(data / "small", tmp_path / name)
+    sound = getattr(Searcher, step)
+
+    def failing(of: Any, *arguments: Any) -> Any:
+        if (of if step == "open" else of.folder).name == "b":
+            raise OSError(errno.EIO, "a secret path")  # a broken disk cannot be had in a test
+        return sound(of, *arguments)
+
+    monkeypatch.setattr(Searcher, step, failing)
+    started = start(data=tmp_path)
+    infos: dict[str, Any] = {}
+    for _ in range(1000):
+        found = started.client.get("/v1/collections").json()["collections"]
+        infos = {info["name"]: info for info in found}
+        if infos["c"]["verified"] and infos["b"]["status"] == "failed":
+            break
+    assert infos["a"]["verified"]
+    assert infos["c"]["verified"]
+    told = "collection 'b' failed; the server's log tells why"
+    assert infos["b"]["problem"] == {"type": "urn:lamina:problem:internal", "detail": told}
+    assert "a secret path" in caplog.text
+    assert started.client.get("/v1/collections/c/search?q=cats").json()["hits"]
+
+
+def test_what_replaces_a_collection_that_fails_verification_is_taken_up(
+    catalog: Catalog, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(data / "small", tmp_path / "new")
+    catalog.refresh()
+
+    def replaced_meanwhile(_: Searcher) -> None:
+        (tmp_path / "new").rename(tmp_path / ".new.old")
+        _copy_with_another_identity(data / "small", tmp_path / "new")
+        raise DamagedError("found in the old files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Searcher, "verify", replaced_meanwhile)
+        catalog._verify("new")
+    assert catalog.failed() == 1
+    catalog.refresh()
+    assert catalog.get("new").search("cats").hits[0].id == "cats"
+
+
+def test_a_collection_whose_rights_are_mended_is_taken_up(
+    catalog: Catalog, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(data / "small", tmp_path / "new")
+    with monkeypatch.context() as patch:  # root, who may run the tests, can read everything
+        patch.setattr(Searcher, "open", Mock(side_effect=PermissionError("no")))
+        catalog.refresh()
+        catalog.refresh()
+    assert catalog.failed() == 1
+    (tmp_path / "new" / "documents.sqlite").chmod(0o644)
+    catalog.refresh()
+    assert catalog.failed() == 0
 
 
 def test_a_repaired_collection_is_taken_up_without_a_restart(
