@@ -80,6 +80,7 @@ def build_collection(
         CollectionNotFoundError: If there is no collection to append to.
         CollectionBusyError: If another process builds or writes there.
         CorpusError: If an input cannot be read, or a replacement would hold nothing.
+        DamagedError: If the collection to append to is damaged.
         EncoderMismatchError: If the collection to append to was built by another encoder.
         EncoderOutputError: If the encoder fails on every text.
         ResumeError: See `resume`.

@@ -22,6 +22,7 @@ from lamina_index.collection import (
     LOCK_FILE,
     MANIFEST_FILE,
     building_folder,
+    check_store_age,
     drop_replaced,
     is_collection,
     publish_collection,
@@ -101,6 +102,7 @@ def claim_site(
         CollectionExistsError: If something lies at the target that the mode does not allow for.
         CollectionNotFoundError: If there is nothing to append to.
         CollectionBusyError: If another process builds or writes there.
+        DamagedError: If the collection to append to is damaged.
         ResumeError: If `resume` is given and the unfinished build is of something else.
     """
     folder = target if mode == "append" else building_folder(target)
@@ -189,6 +191,11 @@ def _start(
 def _start_append(target: Path, plan: BuildPlan) -> BuildSite:
     manifest = CollectionManifest.read(target / MANIFEST_FILE)
     store = DocumentStore.open(target)
+    try:
+        check_store_age(target, store)
+    except BaseException:
+        store.close()
+        raise
     progress = Progress(
         plan=plan,
         fields_before=manifest.fields,

@@ -180,25 +180,27 @@ def verify_collection(folder: Path) -> list[str]:
                 f"the store has {store.dimension}"
             )
         try:
-            damage += _snapshot_damage(folder, store)
+            for number in snapshot_numbers(folder):
+                damage += check_all(snapshot_folder(folder, number))
+            check_store_age(folder, store)
         except DamagedError as error:
             damage.append(str(error))
-    return damage
+    return list(dict.fromkeys(damage))
 
 
-def _snapshot_damage(folder: Path, store: DocumentStore) -> list[str]:
-    """List what is wrong with the snapshots' files, or with a store that is older than they are."""
-    damage = []
-    for number in snapshot_numbers(folder):
-        snapshot = snapshot_folder(folder, number)
-        found = check_all(snapshot)
-        if not found:
-            made = read_manifest(snapshot)
-            with store.reading() as reading:
-                if is_ahead(made, reading):
-                    found = [str(older_store(folder, number))]
-        damage += found
-    return damage
+def check_store_age(folder: Path, store: DocumentStore) -> None:
+    """Refuse a store that lacks rows which the newest snapshot was made from.
+
+    Rows written to it would get keys that this snapshot knows as other rows.
+
+    Raises:
+        DamagedError: If it does, or the snapshot cannot be read; a new one is the remedy of both.
+    """
+    for number in snapshot_numbers(folder)[:1]:
+        made = read_manifest(snapshot_folder(folder, number))
+        with store.reading() as reading:
+            if is_ahead(made, reading):
+                raise older_store(folder, number)
 
 
 def _sibling(target: Path, suffix: str) -> Path:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 EXACT_LIMIT = 10_000
-"""Up to here every vector is compared: half a millisecond a query, and nothing to tune."""
+"""Up to here every vector is compared: less work than encoding the query, and nothing to tune."""
 
 GRAPH_LIMIT = 5_000_000
 """Up to here an HNSW graph with 8-bit vectors: about 660 bytes for each 384-wide row."""

@@ -248,7 +248,7 @@ class Searcher:
     def verify(self) -> None:
         """Compare every byte of the snapshot in use with its digests.
 
-        Takes about a second a gigabyte; a service runs it in a thread after opening.
+        Reads all of it, so a service runs it in a thread after opening.
 
         Raises:
             DamagedError: If a file is not as it was written.

@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from lamina_index.build import build_collection
 from lamina_index.cli import main
 from lamina_index.collection import verify_collection
 from lamina_index.corpus import Document
@@ -255,7 +256,7 @@ def test_many_rows_without_a_snapshot_need_one(
 
 
 def test_an_older_copy_of_the_store_is_refused_until_its_index_is_made_again(
-    make_collection: MakeCollection, tmp_path: Path
+    make_collection: MakeCollection, tmp_path: Path, word_encoder: Any
 ) -> None:
     made = make_collection()
     made.put(["old"], unit(1))
@@ -272,6 +273,10 @@ def test_an_older_copy_of_the_store_is_refused_until_its_index_is_made_again(
     with pytest.raises(DamagedError, match=r"snapshot 1 holds rows .* older copy; `lamina index"):
         Searcher.open(made.folder)
     assert any("older copy" in line for line in verify_collection(made.folder))
+    more = tmp_path / "more.jsonl"
+    more.write_text('{"id": "more", "text": "more"}\n')
+    with pytest.raises(DamagedError, match="older copy"):
+        build_collection([more], made.folder, word_encoder, mode="append")
 
     assert main(["index", "compact", str(made.folder)]) == 0
     assert verify_collection(made.folder) == []
