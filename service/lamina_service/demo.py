@@ -11,14 +11,17 @@ from functools import partial
 from pathlib import Path
 
 import orjson
+from pydantic import ValidationError
 
 from lamina_index.build import BuildStatus, build_collection
+from lamina_index.build_plan import Progress
 from lamina_index.build_report import BuildReport
+from lamina_index.build_site import PROGRESS
 from lamina_index.collection import is_collection
 from lamina_index.corpus import CorpusOptions
 from lamina_index.docstrings import read_docstrings
 from lamina_index.encoder import Encoder
-from lamina_index.errors import ResumeError
+from lamina_index.errors import CollectionExistsError, ResumeError
 from lamina_index.store import DocumentStore
 from lamina_service.keys import opened
 
@@ -57,20 +60,47 @@ def ensure_collection(
     """Build the corpus's collection, or finish it, or do nothing where it is there already.
 
     A collection of another state of the corpus or of other options is built anew.
+
+    Raises:
+        CollectionExistsError: If the folder's collection was made otherwise or of other texts.
+        LaminaError: As `build_collection`.
     """
+    exists = is_collection(folder)
+    if exists and not _is_built_from(corpus, folder):
+        raise CollectionExistsError(
+            f"{folder}: there is a collection already that was not built from {corpus} alone; "
+            "name another folder with --data (DATA=... for make)"
+        )
     build = partial(
         build_collection,
         [corpus],
         folder,
         encoder,
         options=options,
-        mode="replace" if is_collection(folder) else "new",
+        mode="replace" if exists else "new",
         on_progress=on_progress,
     )
     try:
         return build(resume=True)
     except ResumeError:  # what is left of a build is of something else
         return build()
+
+
+def _is_built_from(corpus: Path, folder: Path) -> bool:
+    """Tell whether a collection can be had again from the corpus, be it of an earlier state."""
+    with DocumentStore.open(folder, read_only=True) as store:
+        try:
+            plan = Progress.model_validate(store.get_meta(PROGRESS)).plan
+        except ValidationError:  # of another Lamina, or not of a build
+            return False
+    sources = [_source(Path(item.path)) for item in plan.inputs]
+    return sources == [_source(corpus)] and not plan.append and plan.chunking is None
+
+
+def _source(corpus: Path) -> Path:
+    """Where a corpus comes from: its path, but one for the docstrings of all Pythons."""
+    path = corpus.resolve()
+    return path.with_name(STDLIB) if re.match(rf"{STDLIB}-\d", path.name) else path
 
 
 def example_calls(url: str, name: str, data: Path) -> list[str]:
