@@ -81,7 +81,10 @@ class KeyStore:
             )
             _migrate(connection, path)
         except sqlite3.OperationalError as error:
-            raise SettingsError(f"{path}: {error}; the service must be able to write it") from error
+            raise SettingsError(
+                f"{path}: {error}; the service must be able to write it. Collections that it may "
+                "not write can be linked into a folder that it may"
+            ) from error
         except sqlite3.DatabaseError as error:
             raise DamagedError(
                 f"{path}: {error}; remove it and make the keys again with `lamina keys create`"

@@ -77,6 +77,11 @@ def test_a_missing_folder_a_newer_file_and_a_damaged_file_are_told_apart(tmp_pat
         KeyStore.open(tmp_path)
 
 
+def test_a_folder_that_cannot_be_written_is_refused_with_the_way_round() -> None:
+    with pytest.raises(SettingsError, match="can be linked into a folder"):
+        KeyStore.open(Path("/proc"))  # not even root can make a file there
+
+
 def test_the_command_shows_a_key_once_lists_it_without_and_revokes_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -182,6 +182,14 @@ def test_an_unforeseen_failure_of_one_collection_stops_no_other(
     assert started.client.get("/v1/collections/c/search?q=cats").json()["hits"]
 
 
+def test_a_collection_may_be_a_link_to_one_elsewhere(
+    catalog: Catalog, data: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "linked").symlink_to(data / "small")
+    catalog.refresh()
+    assert catalog.get("linked").search("cats").hits[0].id == "cats"
+
+
 def test_what_replaces_a_collection_that_fails_verification_is_taken_up(
     catalog: Catalog, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
