@@ -116,7 +116,10 @@ def test_a_worker_that_dies_is_replaced(data: Path) -> None:
         assert _interrupt(process)[0] == 0
 
 
-def test_workers_end_with_a_supervisor_that_is_killed_and_free_the_port(data: Path) -> None:
+def test_workers_end_with_a_supervisor_that_is_killed_and_free_the_port(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # its folder of counters is left behind
     command = _lamina("serve", "--data", data, "--port", 0, "--workers", 2)
     with _process(*command) as process:
         url = httpx.URL(_read_until(process, r"http://\S+")[0])
