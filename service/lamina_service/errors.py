@@ -80,29 +80,17 @@ class Problem:
     title: str
 
 
-PROBLEMS: dict[type[LaminaError], Problem] = {
+REQUEST_PROBLEMS: dict[type[LaminaError], Problem] = {
     LaminaError: Problem(500, "internal", "Internal error"),
-    index.MissingExtraError: Problem(501, "missing-extra", "Optional package not installed"),
     index.FormatError: Problem(503, "unreadable-format", "Unreadable format"),
-    index.EncoderLoadError: Problem(503, "encoder-unavailable", "Encoder cannot be loaded"),
-    index.EncoderProbeError: Problem(503, "encoder-unproven", "Encoder fails its probes here"),
     index.EncoderOutputError: Problem(500, "encoder-output", "Encoder returned no usable vector"),
     index.EncoderMismatchError: Problem(409, "encoder-mismatch", "Built by another encoder"),
-    index.DeviceError: Problem(503, "device-unavailable", "Device cannot run the encoder"),
     index.BlankTextError: Problem(422, "blank-text", "Nothing to search for"),
-    index.CorpusError: Problem(422, "unreadable-corpus", "Unreadable corpus"),
-    index.RejectedRowsError: Problem(422, "rejected-rows", "Rows were rejected"),
     index.CollectionNotFoundError: Problem(404, "collection-not-found", "No such collection"),
-    index.CollectionExistsError: Problem(409, "collection-exists", "Collection exists"),
     index.CollectionBusyError: Problem(409, "collection-busy", "Collection is being written"),
     index.DamagedError: Problem(503, "collection-damaged", "Damaged collection"),
     index.DocumentNotFoundError: Problem(404, "document-not-found", "No such document"),
-    index.IndexFactoryError: Problem(422, "index-factory", "Index type cannot be built"),
-    index.ResumeError: Problem(409, "build-differs", "Unfinished build of something else"),
     index.StorageFullError: Problem(507, "storage-full", "No space left"),
-    index.EvaluationError: Problem(422, "evaluation", "Queries and judgements do not fit"),
-    SettingsError: Problem(500, "settings", "Wrong settings"),
-    PortTakenError: Problem(500, "port-taken", "Port in use"),
     InvalidRequestError: Problem(422, "invalid-request", "Invalid request"),
     MediaTypeError: Problem(415, "unsupported-media-type", "Body must be JSON"),
     BodyTooLargeError: Problem(413, "body-too-large", "Body too large"),
@@ -112,6 +100,25 @@ PROBLEMS: dict[type[LaminaError], Problem] = {
     ModelNotFoundError: Problem(404, "model-not-found", "No such model"),
     QueueFullError: Problem(429, "queue-full", "Too much work is waiting"),
 }
+"""What a request can be answered."""
+
+_OTHER_PROBLEMS: dict[type[LaminaError], Problem] = {
+    index.MissingExtraError: Problem(501, "missing-extra", "Optional package not installed"),
+    index.EncoderLoadError: Problem(503, "encoder-unavailable", "Encoder cannot be loaded"),
+    index.EncoderProbeError: Problem(503, "encoder-unproven", "Encoder fails its probes here"),
+    index.DeviceError: Problem(503, "device-unavailable", "Device cannot run the encoder"),
+    index.CorpusError: Problem(422, "unreadable-corpus", "Unreadable corpus"),
+    index.RejectedRowsError: Problem(422, "rejected-rows", "Rows were rejected"),
+    index.CollectionExistsError: Problem(409, "collection-exists", "Collection exists"),
+    index.IndexFactoryError: Problem(422, "index-factory", "Index type cannot be built"),
+    index.ResumeError: Problem(409, "build-differs", "Unfinished build of something else"),
+    index.EvaluationError: Problem(422, "evaluation", "Queries and judgements do not fit"),
+    SettingsError: Problem(500, "settings", "Wrong settings"),
+    PortTakenError: Problem(500, "port-taken", "Port in use"),
+}
+"""What only a command or the start of a service can meet; so that every error has its line."""
+
+PROBLEMS = REQUEST_PROBLEMS | _OTHER_PROBLEMS
 
 INTERNAL = PROBLEMS[LaminaError]
 """What an error that nobody foresaw is answered as."""

@@ -31,7 +31,7 @@ router = APIRouter(prefix="/v1", route_class=ReadRoute, dependencies=[BEARER])
     "/collections/{collection}/search",
     tags=["search"],
     response_model=SearchReply,
-    responses=problems(404, 409, 413, 415, 422, 429),
+    responses=problems(404, 409, 413, 415, 422, 429, 507),
 )
 async def search(request: Request, collection: str, body: SearchRequest) -> Response:
     """Find the documents nearest in meaning to a query text, or nearest to a vector."""
@@ -44,7 +44,7 @@ async def search(request: Request, collection: str, body: SearchRequest) -> Resp
     "/collections/{collection}/search",
     tags=["search"],
     response_model=SearchReply,
-    responses=problems(404, 409, 422, 429),
+    responses=problems(404, 409, 422, 429, 507),
 )
 async def search_by_link(
     request: Request, collection: str, parameters: SearchParameters
@@ -57,7 +57,7 @@ async def search_by_link(
     "/collections/{collection}/search/batch",
     tags=["search"],
     response_model=BatchReply,
-    responses=problems(404, 409, 413, 415, 422, 429),
+    responses=problems(404, 409, 413, 415, 422, 429, 507),
 )
 async def search_batch(request: Request, collection: str, body: BatchRequest) -> Response:
     """Run several searches; they are spread over the worker's threads."""
@@ -75,7 +75,7 @@ async def search_batch(request: Request, collection: str, body: BatchRequest) ->
     "/collections/{collection}/documents/{document_id:path}",
     tags=["documents"],
     response_model=Document,
-    responses=problems(404, 409, 429),
+    responses=problems(404, 409, 429, 507),
 )
 async def get_document(request: Request, collection: str, document_id: str) -> Response:
     """Give one document; its id may hold slashes, quoted or not."""

@@ -1,12 +1,14 @@
 import importlib
 import pkgutil
+import re
+from pathlib import Path
 
 import pytest
 
 import lamina_index
 import lamina_service
 from lamina_index.errors import LaminaError
-from lamina_service.errors import PROBLEMS, problem_of
+from lamina_service.errors import PROBLEMS, REQUEST_PROBLEMS, problem_of
 
 SERVED = ("lamina_index.", "lamina_service.")  # errors of training never meet a request
 
@@ -26,6 +28,13 @@ def test_every_error_has_its_own_line_in_the_table() -> None:
     _import_everything()
     ours = {kind for kind in _every_error() if kind.__module__.startswith(SERVED)}
     assert ours == set(PROBLEMS)
+
+
+def test_the_guide_lists_what_a_request_can_meet_and_nothing_else(repository: Path) -> None:
+    rows = re.findall(r"^\| (\d{3}) \| (.*?) \|", (repository / "docs/api.md").read_text(), re.M)
+    listed = {(int(status), slug) for status, cell in rows for slug in re.findall(r"`(.+?)`", cell)}
+    of_routes = {(404, "not-found"), (405, "method-not-allowed")}
+    assert listed - of_routes == {(found.status, found.slug) for found in REQUEST_PROBLEMS.values()}
 
 
 def test_problem_slugs_are_distinct() -> None:
