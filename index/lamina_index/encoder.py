@@ -280,10 +280,11 @@ class OnnxEncoder:
         cosines = np.vecdot(found, expected)
         worst = int(np.argmin(cosines))
         if cosines[worst] < self._file.probe_min_cosine:
+            remedy = "" if self.precision == "fp32" else "; use fp32"
             raise EncoderProbeError(
                 f"{self.folder / self._file.file}: probe {worst} has cosine {cosines[worst]:.4f} "
                 f"to its reference, expected at least {self._file.probe_min_cosine}: this machine "
-                f"does not run {self.precision} right (`lamina doctor` shows what it has); use fp32"
+                f"does not run {self.precision} right (`lamina doctor` shows what it has){remedy}"
             )
 
     def close(self) -> None:

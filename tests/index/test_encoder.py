@@ -182,6 +182,22 @@ def test_probes_refuse_a_machine_that_computes_otherwise(copied: Path) -> None:
         OnnxEncoder.load(copied)
 
 
+def test_fp32_takes_the_place_of_an_int8_graph_that_fails_its_probes(
+    copied: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    manifest = EncoderManifest.read(copied / "encoder.json")
+    file = manifest.precisions["int8"]  # its graph stands in for an fp32 one
+    right, wrong = (
+        file.model_copy(update={"probe_vectors": [vector]}) for vector in file.probe_vectors[:2]
+    )
+    probes = manifest.probes[:1]
+    rewrite_manifest(copied, probes=probes, precisions={"int8": wrong, "fp32": right})
+    assert OnnxEncoder.load(copied, device="cpu").precision == "fp32"
+    assert "trying fp32 on cpu" in caplog.text
+    with pytest.raises(EncoderProbeError, match=r"does not run int8 right .* use fp32"):
+        OnnxEncoder.load(copied, precision="int8", device="cpu")
+
+
 def test_int8_is_refused_on_cuda(copied: Path) -> None:
     with pytest.raises(DeviceError, match="int8 runs on the CPU only"):
         OnnxEncoder.load(copied, precision="int8", device="cuda")
