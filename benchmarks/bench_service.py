@@ -47,6 +47,7 @@ CLIENTS = (1, 16)
 CHECKED_QUERIES = 200
 LEAST_AGREEMENT = 0.8
 WARM_UP_SECONDS = 2
+LONGEST_WINDOW_SECONDS = 60
 RAW_QUERIES = 1000
 CONTESTANTS = {
     "lamina": servers.lamina,
@@ -65,7 +66,18 @@ class Load:
     position: int = 0
 
     def run(self, server: Running, clients: int, seconds: float) -> dict[str, float]:
-        """Load a service for one window."""
+        """Load a service for one window, twice as long a one where nothing was answered in it.
+
+        Raises:
+            RuntimeError: If nothing was answered in `LONGEST_WINDOW_SECONDS` either.
+        """
+        while seconds <= LONGEST_WINDOW_SECONDS:
+            if row := self._window(server, clients, seconds):
+                return row
+            seconds *= 2
+        raise RuntimeError(f"{server.service.name} answered nothing in {seconds / 2:g} s")
+
+    def _window(self, server: Running, clients: int, seconds: float) -> dict[str, float]:
         service = server.service
         lines = self.folder / f"queries-{service.name}.txt"
         lines.write_text("".join(f"{service.line(query)}\n" for query in self.queries))
@@ -80,7 +92,7 @@ class Load:
         found = last_json(wrk.output)
         requests = found["requests"]
         if not requests:
-            raise RuntimeError(f"{service.name} answered nothing in {seconds:g} s")
+            return {}
         self.position = (self.position + requests) % len(self.queries)
         return {
             "requests_per_second": requests / found["seconds"],
@@ -123,7 +135,7 @@ def main() -> None:
         for service in services:
             trial = trials.get(service.name)
             workers = max(trial, key=trial.__getitem__) if trial else service.worker_choices[0]
-            running[service.name] = stack.enter_context(start(service, workers, load))
+            running[service.name] = stack.enter_context(start(service, workers, load, seconds))
         agreement = check_answers(running, queries[:CHECKED_QUERIES])
         results = {
             "started": {
@@ -145,7 +157,7 @@ def main() -> None:
         "top_k": servers.TOP_K,
         "rounds": rounds,
         "window_seconds": seconds,
-        "warm_up_seconds": WARM_UP_SECONDS,
+        "warm_up_seconds": min(seconds, WARM_UP_SECONDS),
         "txtai": ", ".join(servers.TXTAI_PACKAGES) if "txtai" in names else None,
         "load_generator": "wrk, 1 thread, keep-alive, same machine",
     }
@@ -157,19 +169,19 @@ def try_workers(service: Service, load: Load, seconds: float) -> dict[int, float
     found = {}
     for workers in service.worker_choices:
         print(f"  trying {service.name} with {workers} workers", file=sys.stderr, flush=True)
-        with start(service, workers, load) as server:
+        with start(service, workers, load, seconds) as server:
             window = load.run(server, CLIENTS[-1], seconds)
             found[workers] = rounded(window["requests_per_second"])
     return found
 
 
-def start(service: Service, workers: int, load: Load) -> Running:
-    """Start a service and use it until it is warm."""
+def start(service: Service, workers: int, load: Load, seconds: float) -> Running:
+    """Start a service and use it until it is warm, for not longer than it will be measured."""
     log = load.folder / "logs" / f"{service.name}.log"
     server = Running(service, workers, log, load.queries[0])
     try:
         server.wait_until_idle()
-        load.run(server, CLIENTS[-1], WARM_UP_SECONDS)
+        load.run(server, CLIENTS[-1], min(seconds, WARM_UP_SECONDS))
     except BaseException:
         server.close()
         raise

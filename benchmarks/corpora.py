@@ -79,7 +79,7 @@ def wiki_corpus(work: Path, documents: int) -> Corpus:
     return Corpus("Wikipedia sentences", path, len(lines), ())
 
 
-def small_corpus(work: Path, documents: int = 150) -> Corpus:
+def small_corpus(work: Path, documents: int = 100) -> Corpus:
     """Give first paragraphs of the standard library's documentation, which every machine has."""
     texts: dict[str, None] = {}
     for source in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):

@@ -84,7 +84,8 @@ def run_measured(command: Sequence[object], *, env: dict[str, str] | None = None
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        output = process.stdout.read()
+        with process.stdout as stream:
+            output = stream.read()
         _, status, usage = os.wait4(process.pid, 0)
         wall_seconds = time.perf_counter() - started
     except BaseException:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-TEXTS = 150
+TEXTS = 100
 MEASURED_SERVICE = {
     *("requests_per_second", "p50_ms", "p95_ms", "p99_ms", "cpu_ms_per_request"),
     *("failed_share", "wrk_cpu_share"),
@@ -26,13 +32,16 @@ def run(repository: Path, *command: str | Path) -> subprocess.CompletedProcess[s
         capture_output=True,
         text=True,
         check=False,
+        env=os.environ
+        | {"OMP_NUM_THREADS": "1"},  # else torch's threads spin, and nothing is faster
     )
 
 
 @pytest.fixture(scope="module")
 def results(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results of the two benchmarks that compare Lamina with others, in small."""
-    pytest.importorskip("sentence_transformers")
+    if not importlib.util.find_spec("sentence_transformers"):  # importing it takes seconds
+        pytest.skip("no sentence_transformers, the other contestant")  # never in CI
     if not shutil.which("wrk"):
         pytest.skip("no wrk on PATH, the load generator (Debian: apt install wrk)")
     folder = tmp_path_factory.mktemp("results")
@@ -88,6 +97,38 @@ def test_service_answers_alike_and_counts_its_processes(results: Path):
             in_flight = row["requests_per_second"] * row["p50_ms"] / 1000
             assert in_flight < 2.5 * share
     assert found["raw_encoder"]["p50_ms"] > 0
+
+
+def test_a_slow_service_is_given_a_longer_window(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    if not shutil.which("wrk"):
+        pytest.skip("no wrk on PATH, the load generator (Debian: apt install wrk)")
+    monkeypatch.syspath_prepend(repository / "benchmarks")
+    from bench_service import Load
+    from servers import Service
+
+    class Slow(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self):
+            time.sleep(1.2)  # longer than the first window
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        service = Service("slow", [], "GET", "/?query=")
+        running = SimpleNamespace(
+            service=service, port=server.server_port, cpu_seconds=time.process_time
+        )
+        row = Load(["one"], tmp_path).run(running, 1, 1.0)
+        server.shutdown()
+        thread.join()
+    assert row.keys() == MEASURED_SERVICE
+    assert row["p50_ms"] > 1000
 
 
 def test_results_become_tables(results: Path, repository: Path, tmp_path: Path):
