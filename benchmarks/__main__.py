@@ -1,6 +1,6 @@
 """Measure again everything that README.md and docs/ claim: `python -m benchmarks`, or `make bench`.
 
-Takes about an hour and a half on two cores, and wants the machine for itself. Needs wrk, the Quora
+Takes two to three hours on two cores, and wants the machine for itself. Needs wrk, the Quora
 questions (SHARED_DATA) and, for weights and for txtai, a package index.
 """
 
@@ -15,6 +15,7 @@ SCRIPTS = (
     ("bench_service.py",),
     ("bench_search.py",),
     ("bench_quality.py", "--large"),
+    ("int8_study.py",),
     ("report.py",),
 )
 
