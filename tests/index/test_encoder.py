@@ -218,7 +218,9 @@ def test_heavy_operators_left_on_the_cpu_are_found() -> None:
 
 @pytest.mark.gpu
 def test_cuda_runs_the_whole_graph_and_agrees_with_the_cpu() -> None:
-    folder = os.environ["LAMINA_GPU_ENCODER"]  # an export with --precision fp32,fp16
+    folder = os.environ.get("GPU_ENCODER")
+    if folder is None:
+        pytest.skip("set GPU_ENCODER to an export with --precision fp32,fp16")  # none is bundled
     on_gpu = OnnxEncoder.load(folder, device="cuda")
     on_cpu = OnnxEncoder.load(folder, precision="fp32", device="cpu")
     assert on_gpu.provider == "CUDAExecutionProvider"
