@@ -4,7 +4,9 @@ An encoder folder (DESIGN: `encoder.json`, a tokenizer, ONNX graphs with pooling
 normalisation inside) is loaded once and shared by all threads. What an embedding depends on is
 the text, the graph and the tokenizer alone, never its batch mates or the thread count:
 
-- int8 runs each text alone, since dynamic quantisation takes one activation scale a call;
+- int8 graphs with constant input scales are exact in batches: they run without padding's rows (see
+  `lamina_training.packing`), and their width is a multiple of 4, which keeps the order of all sums;
+- int8 graphs with one input scale a call run each text alone;
 - fp32 and fp16 run texts of like length together, with padding masked out (equal within 1e-5 and
   1e-2 respectively, the rounding of another summation order).
 """
@@ -48,7 +50,10 @@ _PREFERENCE: dict[Device, tuple[Precision, ...]] = {
     "cpu": ("int8", "fp32", "fp16"),
     "cuda": ("fp16", "fp32"),
 }
-_BATCH = {CPU_PROVIDER: 16, CUDA_PROVIDER: 64}
+_BATCH_TOKENS = {CPU_PROVIDER: 256, CUDA_PROVIDER: 8192}
+"""Tokens of one call, padding included, past which more bring nothing: docs/int8.md."""
+_EXACT_WIDTH = 4
+"""Kernels take four terms of a sum at a time, and what is left over in another order."""
 
 _ARITHMETIC = {
     *("MatMul", "Gemm", "FusedMatMul", "FusedGemm", "MatMulInteger", "MatMulIntegerToFloat"),
@@ -125,7 +130,6 @@ class OnnxEncoder:
         precision: The graph in use.
         provider: The ONNX Runtime provider that really runs it.
         threads: How many texts `encode` runs at the same time.
-        batch_size: How many texts one run of the graph takes at most.
     """
 
     def __init__(
@@ -150,7 +154,8 @@ class OnnxEncoder:
         }
         self._session = _open_session(folder / self._file.file, device)
         self.provider: str = self._session.get_providers()[0]
-        self.batch_size = 1 if precision == "int8" else _BATCH[self.provider]
+        self._alone = precision == "int8" and not self._file.batch_invariant
+        self._width_step = _EXACT_WIDTH if precision == "int8" and not self._alone else 1
         self._pool = ThreadPoolExecutor(threads, "lamina-encode") if threads > 1 else None
 
     @classmethod
@@ -297,11 +302,7 @@ class OnnxEncoder:
     ) -> NDArray[np.float32]:
         """Run the graph over all items, longest first, and check its output."""
         embeddings = np.empty((len(tokenized), self.dimension), dtype=np.float32)
-        order = np.argsort(-counts, kind="stable").tolist()
-        batches = [
-            order[start : start + self.batch_size]
-            for start in range(0, len(order), self.batch_size)
-        ]
+        batches = self._batches(counts)
 
         def run(share: Sequence[list[int]]) -> None:
             for rows in share:
@@ -322,9 +323,25 @@ class OnnxEncoder:
             )
         return embeddings
 
+    def _batches(self, counts: NDArray[np.int32]) -> list[list[int]]:
+        """Group rows for the graph, longest first, so that little of a batch is padding."""
+        order = np.argsort(-counts, kind="stable").tolist()
+        if self._alone:
+            return [[row] for row in order]
+        batches: list[list[int]] = []
+        room = 0
+        for row in order:
+            if room == 0:
+                batches.append([])
+                room = max(1, _BATCH_TOKENS[self.provider] // int(counts[row]))
+            batches[-1].append(row)
+            room -= 1
+        return batches
+
     def _run_graph(self, batch: Sequence[Encoding]) -> NDArray[np.float32]:
         """Pad B items to their longest and run them in one call; (B, D)."""
-        width = max(len(item) for item in batch)
+        longest = max(len(item) for item in batch)
+        width = min(self.max_tokens, -(-longest // self._width_step) * self._width_step)
         input_ids = np.zeros((len(batch), width), dtype=np.int64)
         attention_mask = np.zeros((len(batch), width), dtype=np.int64)
         for row, item in enumerate(batch):

@@ -12,7 +12,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lamina_index.errors import FormatError
 
-ENCODER_FORMAT = 1
+ENCODER_FORMAT = 2
+"""2 added `batch_invariant`; version 1 is read as not having it."""
 COLLECTION_FORMAT = 1
 SNAPSHOT_FORMAT = 1
 
@@ -40,6 +41,9 @@ class _Strict(BaseModel):
 class _Manifest(_Strict):
     """A strict model that lies in one JSON file."""
 
+    older_formats: ClassVar[tuple[int, ...]] = ()
+    """Versions that are read as they are: what was added since has defaults."""
+
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read and validate the file.
@@ -56,7 +60,7 @@ class _Manifest(_Strict):
             raise FormatError(f"{path}: cannot be read as JSON ({error})") from error
         known = cls.model_fields["format_version"].default
         found = raw.get("format_version") if isinstance(raw, dict) else None
-        if found != known:
+        if found not in (known, *cls.older_formats):
             raise FormatError(
                 f"{path}: format version {found!r}, expected {known}; use the Lamina that wrote "
                 "it, or make the folder again with this one"
@@ -82,6 +86,9 @@ class PrecisionFile(_Strict):
     fingerprint: str = Field(description="sha256 over all that decides the vector")
     probe_vectors: list[str] = Field(description="base64 of D little-endian float32, one a probe")
     probe_min_cosine: float = Field(description="below this on any probe the graph is refused")
+    batch_invariant: bool = Field(
+        default=False, description="int8: batch mates leave a vector as it is; else it runs alone"
+    )
 
 
 class Prompts(_Strict):
@@ -102,6 +109,8 @@ class Compatible(_Strict):
 
 class EncoderManifest(_Manifest):
     """`encoder.json`: everything about an encoder but its weights and tokenizer."""
+
+    older_formats = (1,)
 
     format_version: int = ENCODER_FORMAT
     name: str

@@ -70,6 +70,50 @@ class SearchResult:
     token_count: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class EncodedQuery:
+    """A query's embedding and what happened on the way.
+
+    Attributes:
+        embedding: (D,) float32, a unit vector.
+        token_count: Tokens that the encoder read, special ones included.
+        truncated: Whether the query was cut at the encoder's limit.
+        blank: Whether no token is left of it after normalisation.
+        seconds: What encoding took, its batch mates included.
+    """
+
+    embedding: NDArray[np.float32]
+    token_count: int
+    truncated: bool
+    blank: bool
+    seconds: float
+
+
+def encode_queries(encoder: Encoder, queries: Sequence[str]) -> list[EncodedQuery]:
+    """Encode queries together, for searches of any collections that this encoder built.
+
+    Raises:
+        EncoderOutputError: If the encoder gave no finite vector.
+    """
+    started = time.perf_counter()
+    encoded = encoder.encode(queries, role="query")
+    finite = np.isfinite(encoded.embeddings).all(axis=1)
+    if not finite.all():
+        items = tuple(np.flatnonzero(~finite).tolist())
+        raise EncoderOutputError("the encoder gave a vector that is not finite", items)
+    seconds = time.perf_counter() - started
+    return [
+        EncodedQuery(embedding, int(tokens), bool(truncated), bool(blank), seconds)
+        for embedding, tokens, truncated, blank in zip(
+            encoded.embeddings,
+            encoded.token_counts,
+            encoded.truncated,
+            encoded.blank,
+            strict=True,
+        )
+    ]
+
+
 class Searcher:
     """A collection opened for searching; safe to use from many threads.
 
@@ -155,23 +199,8 @@ class Searcher:
             EncoderOutputError: If the encoder gave no finite vector.
             ValueError: If a number is out of range, or there is no encoder.
         """
-        if self.encoder is None:
-            raise ValueError(f"{self.folder} was opened without an encoder; search by vector")
-        started = time.perf_counter()
-        encoded = self.encoder.encode([query], role="query")
-        if encoded.blank[0]:
-            raise BlankTextError("the query is blank: no token is left of it after normalisation")
-        embedding = encoded.embeddings[0]
-        if not np.isfinite(embedding).all():
-            raise EncoderOutputError("the encoder gave a vector that is not finite", (0,))
-        encode_seconds = time.perf_counter() - started
-        hits, took = self._search(embedding, top_k, offset, min_score)
-        return SearchResult(
-            hits,
-            {"encode": encode_seconds, **took},
-            bool(encoded.truncated[0]),
-            int(encoded.token_counts[0]),
-        )
+        encoded = self._encode([query])[0]
+        return self.search_encoded(encoded, top_k=top_k, offset=offset, min_score=min_score)
 
     def search_many(
         self,
@@ -181,17 +210,36 @@ class Searcher:
         offset: int = 0,
         min_score: float | None = None,
     ) -> list[SearchResult]:
-        """Search for each query as `search` would, to the last bit, over all CPUs.
+        """Search for each query as `search` would, over all CPUs, for less than one by one.
 
         Raises:
             BlankTextError: If any query is blank, and so on as `search`.
         """
 
-        def search(query: str) -> SearchResult:
-            return self.search(query, top_k=top_k, offset=offset, min_score=min_score)
+        def search(query: EncodedQuery) -> SearchResult:
+            return self.search_encoded(query, top_k=top_k, offset=offset, min_score=min_score)
 
         with ThreadPoolExecutor(available_threads(), "lamina-search") as pool:
-            return list(pool.map(search, queries))
+            return list(pool.map(search, self._encode(queries)))
+
+    def search_encoded(
+        self,
+        query: EncodedQuery,
+        *,
+        top_k: int = 10,
+        offset: int = 0,
+        min_score: float | None = None,
+    ) -> SearchResult:
+        """Search with a query that this collection's encoder has encoded.
+
+        Raises:
+            BlankTextError, ValueError: As `search`.
+        """
+        if query.blank:
+            raise BlankTextError("the query is blank: no token is left of it after normalisation")
+        hits, took = self._search(query.embedding, top_k, offset, min_score)
+        took = {"encode": query.seconds, **took}
+        return SearchResult(hits, took, query.truncated, query.token_count)
 
     def search_embedding(
         self,
@@ -283,6 +331,11 @@ class Searcher:
             "damage": [str(error) for error in view.damage],
             "index": snapshot.summary() if snapshot else None,
         }
+
+    def _encode(self, queries: Sequence[str]) -> list[EncodedQuery]:
+        if self.encoder is None:
+            raise ValueError(f"{self.folder} was opened without an encoder; search by vector")
+        return encode_queries(self.encoder, queries)
 
     def _search(
         self, query: NDArray[np.float32], top_k: int, offset: int, min_score: float | None

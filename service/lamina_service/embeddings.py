@@ -19,6 +19,9 @@ from lamina_service.openapi import BEARER, problems
 from lamina_service.schemas import EmbeddingsReply, EmbeddingsRequest, ModelsReply
 from lamina_service.service import Service
 
+_TEXTS_A_TURN = 8
+"""More would make other requests wait, fewer would read the weights more often."""
+
 router = APIRouter(prefix="/v1", route_class=ReadRoute, dependencies=[BEARER], tags=["embeddings"])
 
 
@@ -33,7 +36,7 @@ async def embed(request: Request, body: EmbeddingsRequest) -> Response:
     texts = [body.input] if isinstance(body.input, str) else body.input
     _check(service, body, texts)
     encode = partial(_encode, service.encoder, body.input_type)
-    parts = await service.searches.map(encode, _parts(texts, service.encoder))
+    parts = await service.searches.map(encode, _parts(texts))
     return json_response(_reply(parts, body.encoding_format, service.encoder.name))
 
 
@@ -65,10 +68,12 @@ def _check(service: Service, body: EmbeddingsRequest, texts: Sequence[str]) -> N
         service.check_text(f"input[{position}]", text)
 
 
-def _parts(texts: Sequence[str], encoder: OnnxEncoder) -> list[tuple[int, Sequence[str]]]:
-    """Split texts into what one call of the graph takes, each with its first position."""
-    size = encoder.batch_size
-    return [(start, texts[start : start + size]) for start in range(0, len(texts), size)]
+def _parts(texts: Sequence[str]) -> list[tuple[int, Sequence[str]]]:
+    """Split texts into what is embedded in one turn, each with its first position."""
+    return [
+        (start, texts[start : start + _TEXTS_A_TURN])
+        for start in range(0, len(texts), _TEXTS_A_TURN)
+    ]
 
 
 def _encode(encoder: OnnxEncoder, role: Role, part: tuple[int, Sequence[str]]) -> Encoded:

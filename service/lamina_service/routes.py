@@ -21,7 +21,7 @@ from lamina_service.schemas import (
     SearchReply,
     SearchRequest,
 )
-from lamina_service.searching import SearchJob
+from lamina_service.searching import JOBS_TOGETHER, SearchJob, answer_together
 from lamina_service.service import Service
 
 router = APIRouter(prefix="/v1", route_class=ReadRoute, dependencies=[BEARER])
@@ -37,7 +37,8 @@ async def search(request: Request, collection: str, body: SearchRequest) -> Resp
     """Find the documents nearest in meaning to a query text, or nearest to a vector."""
     service: Service = request.app.state.service
     job = SearchJob.checked(service, collection, body)
-    return (await service.searches.run(SearchJob.run, job)).response()
+    answers = await service.searches.map_together(answer_together, [job], together=JOBS_TOGETHER)
+    return answers[0].response()
 
 
 @router.get(
@@ -67,7 +68,7 @@ async def search_batch(request: Request, collection: str, body: BatchRequest) ->
         SearchJob.checked(service, collection, search, part=f"searches[{position}].")
         for position, search in enumerate(body.searches)
     ]
-    answers = await service.searches.map(SearchJob.run, jobs)
+    answers = await service.searches.map_together(answer_together, jobs, together=JOBS_TOGETHER)
     return json_response({"results": [orjson.Fragment(answer.body) for answer in answers]})
 
 

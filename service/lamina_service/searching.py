@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,14 +14,14 @@ from fastapi import Response
 from numpy.typing import NDArray
 
 from lamina_index.errors import BlankTextError, EncoderOutputError
-from lamina_index.searcher import Hit, Searcher, SearchResult
-from lamina_service.catalog import Catalog
+from lamina_index.searcher import EncodedQuery, Hit, Searcher, SearchResult, encode_queries
 from lamina_service.errors import InvalidRequestError
-from lamina_service.metrics import Metrics
 from lamina_service.schemas import SearchRequest
 from lamina_service.service import Service
 
 STAGES = ("queue", "encode", "search", "fetch")
+JOBS_TOGETHER = 8
+"""More queries at once save little more, and the first of them waits for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +47,11 @@ class SearchJob:
         part: Which part of a batch this is, such as `searches[3].`; empty for a search alone.
     """
 
-    catalog: Catalog
+    service: Service
     collection: str
     request: SearchRequest
     vector: NDArray[np.float64] | None
     part: str
-    metrics: Metrics
     queued_at: float
 
     @classmethod
@@ -74,25 +75,18 @@ class SearchJob:
         vector = None
         if request.vector is not None:
             vector = _direction(f"{part}vector", request.vector, searcher.dimension)
-        return cls(
-            service.catalog,
-            collection,
-            request,
-            vector,
-            part,
-            service.metrics,
-            time.perf_counter(),
-        )
+        return cls(service, collection, request, vector, part, time.perf_counter())
 
-    def run(self) -> Answer:
-        """Search, and write the reply."""
+    def answer(self, query: EncodedQuery | None) -> Answer:
+        """Search by the query, or by the vector where that is None, and write the reply."""
         began = time.perf_counter()
+        encoding = query.seconds if query else 0.0
         try:
-            result = self.catalog.using(self.collection, self._search)
-        except (BlankTextError, EncoderOutputError) as error:
-            raise type(error)(f"{self.part}query: {error}") from error
-        seconds = {"queue": began - self.queued_at, **result.took}
-        self.metrics.searched(seconds)
+            result = self.service.catalog.using(self.collection, partial(self._search, query))
+        except BlankTextError as error:
+            raise BlankTextError(f"{self.part}query: {error}") from error
+        seconds = {"queue": began - self.queued_at - encoding, **result.took}
+        self.service.metrics.searched(seconds)
         took = {stage: round(seconds.get(stage, 0.0) * 1000, 3) for stage in STAGES}
         took["total"] = round((time.perf_counter() - self.queued_at) * 1000, 3)
         reply = {
@@ -105,16 +99,42 @@ class SearchJob:
         }
         return Answer(orjson.dumps(reply), took)
 
-    def _search(self, searcher: Searcher) -> SearchResult:
+    def _search(self, query: EncodedQuery | None, searcher: Searcher) -> SearchResult:
         wanted = self.request
-        if self.vector is not None:
-            return searcher.search_embedding(
-                self.vector, top_k=wanted.top_k, offset=wanted.offset, min_score=wanted.min_score
-            )
-        assert wanted.query is not None  # the request has one or the other
-        return searcher.search(
-            wanted.query, top_k=wanted.top_k, offset=wanted.offset, min_score=wanted.min_score
-        )
+        page: dict[str, Any] = {
+            "top_k": wanted.top_k,
+            "offset": wanted.offset,
+            "min_score": wanted.min_score,
+        }
+        if query is not None:
+            return searcher.search_encoded(query, **page)
+        assert self.vector is not None  # the request has one or the other
+        return searcher.search_embedding(self.vector, **page)
+
+
+def answer_together(jobs: Sequence[SearchJob]) -> Iterator[Answer | Exception]:
+    """Encode the queries of some jobs at once, then search for each; answers come as they are."""
+    for job, query in zip(jobs, _encoded(jobs), strict=True):
+        try:
+            yield query if isinstance(query, Exception) else job.answer(query)
+        except Exception as error:  # noqa: BLE001 - one job's error is not the others'
+            yield error
+
+
+def _encoded(jobs: Sequence[SearchJob]) -> list[EncodedQuery | EncoderOutputError | None]:
+    """For each job its query, None where it has a vector, or why its query has no embedding."""
+    found: list[EncodedQuery | EncoderOutputError | None] = [None] * len(jobs)
+    waiting = [n for n, job in enumerate(jobs) if job.vector is None]
+    texts = [jobs[n].request.query or "" for n in waiting]
+    try:
+        queries = encode_queries(jobs[0].service.encoder, texts) if texts else []
+    except EncoderOutputError as error:
+        if len(jobs) == 1:
+            return [EncoderOutputError(f"{jobs[0].part}query: {error}", error.items)]
+        return [_encoded([job])[0] for job in jobs]  # one poisons the batch: find out which
+    for n, query in zip(waiting, queries, strict=True):
+        found[n] = query
+    return found
 
 
 def _hit(hit: Hit, fields: list[str] | None) -> dict[str, Any]:

@@ -58,7 +58,7 @@ PROBES = (
 PROBE_MIN_COSINE: dict[Precision, float] = {"fp32": 0.9999, "fp16": 0.999, "int8": 0.995}
 """Measured: docs/int8.md, section "Other processors"."""
 
-Vectors = tuple[NDArray[np.float32], NDArray[np.float32]]
+MAX_BATCH_DIFFERENCE = 1e-5
 
 
 def export_encoder(
@@ -165,6 +165,7 @@ def _fill(
         parity=parity,
         cosines=cosines,
         probes={precision: runner(precision) for precision in made},
+        recipe=recipe,
     )
 
 
@@ -187,6 +188,7 @@ def _write_manifest(
     parity: dict[str, Any],
     cosines: dict[Precision, list[tuple[float, float]]],
     probes: dict[Precision, GraphRunner],
+    recipe: Int8Recipe,
 ) -> EncoderManifest:
     """Write `encoder.json`; fingerprints need the manifest's fields, so it is made in two steps."""
     files: dict[Precision, PrecisionFile] = {}
@@ -195,6 +197,9 @@ def _write_manifest(
         vectors = runner.encode([source.prompts.document + text for text in PROBES])
         if not np.isfinite(vectors).all():
             raise ExportError(f"{source.folder}: {precision} gives vectors that are not finite")
+        exact = precision == "int8" and recipe.batch_invariant
+        if exact:
+            _check_batch(source, runner, vectors)
         files[precision] = PrecisionFile(
             file=GRAPH_FILES[precision],
             sha256=sha256_file(path),
@@ -202,6 +207,7 @@ def _write_manifest(
             fingerprint="",
             probe_vectors=[encode_vector(vector) for vector in vectors],
             probe_min_cosine=PROBE_MIN_COSINE[precision],
+            batch_invariant=exact,
         )
     draft = EncoderManifest(
         name=name or source.name,
@@ -241,6 +247,20 @@ def _write_manifest(
     )
     manifest.write(folder / "encoder.json")
     return manifest
+
+
+def _check_batch(source: Source, runner: GraphRunner, alone: NDArray[np.float32]) -> None:
+    """Refuse a graph that says otherwise of the probes in one padded batch than of each alone."""
+    texts = [runner.token_ids(source.prompts.document + text) for text in PROBES]
+    width = max(map(len, texts))
+    ids = np.array([text + [0] * (width - len(text)) for text in texts])
+    mask = np.array([[1] * len(text) + [0] * (width - len(text)) for text in texts])
+    difference = float(np.abs(runner.run(ids, mask)[1] - alone).max())
+    if not difference <= MAX_BATCH_DIFFERENCE:
+        raise ExportError(
+            f"{source.folder}: int8 vectors differ by {difference:.2g} between a batch and each "
+            f"text alone; expected at most {MAX_BATCH_DIFFERENCE:.0e}, not exported"
+        )
 
 
 def calibration_texts() -> list[str]:

@@ -1,14 +1,16 @@
 """fp32 graph -> int8 graph: fast on CPUs with VNNI, right on those without.
 
-Each matrix product with constant weights becomes one `DynamicQuantizeMatMul` of ONNX Runtime:
-unsigned 8-bit inputs whose scale is found at run time over the whole call, signed 8-bit weights
-with a scale per output column. Products of one input (query, key, value) become one. Three things
-keep the vectors near fp32's, and the same on every x86 CPU:
+Each matrix product with constant weights becomes one `MatMulIntegerToFloat` of ONNX Runtime:
+unsigned 8-bit inputs with one scale, signed 8-bit weights with a scale per output column. Products
+of one input (query, key, value) become one. The inputs' scale is a constant, found on calibration
+texts, so a text's vector does not depend on its batch mates. Four things keep the vectors near
+fp32's, and the same on every x86 CPU:
 
 - Smoothing (Xiao et al. 2022, arXiv 2211.10438): a few input channels of a transformer are far
   larger than the rest and would take the whole 8-bit range. Each channel is divided by a factor
   that its weights are multiplied by. Departs from it: the strength is searched for each product,
   and the division is a node of its own, since BERT's layer norms feed the residual too.
+- Cut ranges: the few largest inputs are clipped where that loses less than finer steps gain.
 - Limited pairs: without VNNI, x86 adds two neighbouring products in 16 bits, where two large
   weights saturate (255 * (127 + 127) > 32767). Halving all weights, the usual remedy, doubles
   their rounding error; here a column's scale grows only until no two of its weights that can meet
@@ -18,9 +20,12 @@ keep the vectors near fp32's, and the same on every x86 CPU:
 
 from __future__ import annotations
 
+import copy
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -28,6 +33,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from lamina_training.packing import fuse_attention, pack_tokens, set_nodes
 from lamina_training.source import ExportError
 
 Array = NDArray[np.float32]
@@ -36,6 +42,8 @@ SMALLEST_TABLE = 1024
 """Gathered tables with fewer rows (positions, token types) stay fp32."""
 WEIGHTS_THAT_MEET = 4
 """x86 kernels lay out this many consecutive weights of a column together and add them in pairs."""
+CUTS = (1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5)
+"""Shares of the largest and of the smallest input at which a static range may end."""
 _TINY = np.float32(1e-5)
 
 
@@ -48,11 +56,19 @@ class Int8Recipe:
         largest_weight: Largest absolute value of a rounded weight, at most 127.
         largest_pair: The same for the sum of two weights of one sign that meet, before rounding,
             which can add 1; None does not limit it, which is right on CPUs with VNNI only.
+        input_scales: Constants, or found at run time over all texts of a call, so that batch mates
+            change a vector.
     """
 
     strengths: tuple[float, ...] = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9)
     largest_weight: int = 127
     largest_pair: int | None = 127
+    input_scales: Literal["static", "dynamic"] = "static"
+
+    @property
+    def batch_invariant(self) -> bool:
+        """Whether batch mates leave a vector unchanged."""
+        return self.input_scales == "static"
 
 
 @dataclass
@@ -80,12 +96,12 @@ def quantize_int8(
     Raises:
         ExportError: If the graph has no matrix product with constant weights.
     """
-    model = onnx.load(source)
+    model = fuse_attention(onnx.load(source))
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     products = _find_products(model.graph, constants)
     if not products:
         raise ExportError(f"{source}: no matrix product with constant weights to quantise")
-    inputs = _record_inputs(source, [product.source for product in products], token_ids)
+    inputs = _record_inputs(model, [product.source for product in products], token_ids)
     replaced: set[str] = set()
     before: dict[str, list[onnx.NodeProto]] = {}
     added: list[onnx.TensorProto] = []
@@ -102,6 +118,8 @@ def quantize_int8(
             replaced.add(node.output[0])
             added += tensors
     _rebuild(model, before, replaced, added)
+    if recipe.input_scales == "static":
+        pack_tokens(model)
     onnx.checker.check_model(model)
     onnx.save(model, target)
 
@@ -143,10 +161,10 @@ def _is_table(tensor: onnx.TensorProto | None) -> bool:
 
 
 def _record_inputs(
-    path: Path, names: Sequence[str], token_ids: Sequence[Sequence[int]]
+    fp32: onnx.ModelProto, names: Sequence[str], token_ids: Sequence[Sequence[int]]
 ) -> list[list[Array]]:
     """Run the fp32 graph and keep each named tensor: for each name, one (T, K) array a text."""
-    model = onnx.load(path)
+    model = copy.deepcopy(fp32)
     model.graph.output.extend(
         helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names
     )
@@ -169,6 +187,8 @@ def _quantize_product(
     prefix: str, product: _Product, inputs: list[Array], recipe: Int8Recipe
 ) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
     weight = np.concatenate(product.weights, axis=1)  # (K, N)
+    if recipe.input_scales == "static":
+        inputs = [np.concatenate(inputs)]
     factors = _smoothing_factors(inputs, weight, recipe)  # (K,)
     smooth = weight * factors[:, None]
     scales = _column_scales(smooth, recipe)  # (N,)
@@ -184,14 +204,15 @@ def _quantize_product(
         nodes.append(helper.make_node("Mul", [value, f"{prefix}_smooth"], [f"{prefix}_input"]))
         value = f"{prefix}_input"
     joined = product.outputs[0] if len(product.outputs) == 1 else f"{prefix}_joined"
-    nodes.append(
-        helper.make_node(
-            "DynamicQuantizeMatMul",
-            [value, f"{prefix}_weight", f"{prefix}_scale", "", f"{prefix}_bias"],
-            [joined],
-            domain="com.microsoft",
-        )
-    )
+    if recipe.input_scales == "dynamic":
+        nodes.append(_dynamic_product(prefix, value, joined))
+    else:
+        step, zero = _static_scale(inputs[0] / factors, smooth, rounded * scales)
+        tensors += [
+            numpy_helper.from_array(np.array(step, np.float32), f"{prefix}_step"),
+            numpy_helper.from_array(np.array(zero, np.uint8), f"{prefix}_zero"),
+        ]
+        nodes += _static_product(prefix, value, joined)
     if len(product.outputs) > 1:
         sizes = np.array([part.shape[1] for part in product.weights], dtype=np.int64)
         tensors.append(numpy_helper.from_array(sizes, f"{prefix}_sizes"))
@@ -201,11 +222,43 @@ def _quantize_product(
     return nodes, tensors
 
 
+def _dynamic_product(prefix: str, value: str, output: str) -> onnx.NodeProto:
+    return helper.make_node(
+        "DynamicQuantizeMatMul",
+        [value, f"{prefix}_weight", f"{prefix}_scale", "", f"{prefix}_bias"],
+        [output],
+        domain="com.microsoft",
+    )
+
+
+def _static_product(prefix: str, value: str, output: str) -> list[onnx.NodeProto]:
+    step, zero, quantized = f"{prefix}_step", f"{prefix}_zero", f"{prefix}_quantized"
+    weight, scale, bias = f"{prefix}_weight", f"{prefix}_scale", f"{prefix}_bias"
+    return [
+        helper.make_node("QuantizeLinear", [value, step, zero], [quantized]),
+        helper.make_node(
+            "MatMulIntegerToFloat",
+            [quantized, weight, step, scale, zero, "", bias],
+            [output],
+            domain="com.microsoft",
+        ),
+    ]
+
+
+def _static_scale(rows: Array, weight: Array, restored: Array) -> tuple[float, int]:
+    """Choose the range of the inputs (T, K) whose product is nearest; its step and zero."""
+    exact = rows @ weight
+    cuts = list(itertools.product(CUTS, CUTS))
+    errors = [np.square(_as_8bit(rows, *cut) @ restored - exact).sum() for cut in cuts]
+    return _step_and_zero(rows, *cuts[int(np.argmin(errors))])
+
+
 def _smoothing_factors(inputs: list[Array], weight: Array, recipe: Int8Recipe) -> Array:
     """Choose the strength whose quantised product is nearest to the exact one; (K,)."""
     largest_input = np.maximum(np.abs(np.concatenate(inputs)).max(axis=0), _TINY)  # (K,)
     largest_weight = np.maximum(np.abs(weight).max(axis=1), _TINY)  # (K,)
     exact = [rows @ weight for rows in inputs]
+    cuts = CUTS if recipe.input_scales == "static" else (1.0,)
     best, chosen = np.inf, np.ones(len(weight), dtype=np.float32)
     for strength in recipe.strengths:
         factors = np.ones(len(weight), dtype=np.float32)
@@ -215,9 +268,12 @@ def _smoothing_factors(inputs: list[Array], weight: Array, recipe: Int8Recipe) -
         smooth = weight * factors[:, None]
         scales = _column_scales(smooth, recipe)
         restored = _round(smooth, scales, recipe) * scales
-        error = sum(
-            float(np.square(_as_8bit(rows / factors) @ restored - wanted).sum())
-            for rows, wanted in zip(inputs, exact, strict=True)
+        error = min(
+            sum(
+                float(np.square(_as_8bit(rows / factors, cut, cut) @ restored - wanted).sum())
+                for rows, wanted in zip(inputs, exact, strict=True)
+            )
+            for cut in cuts
         )
         if error < best:
             best, chosen = error, factors
@@ -245,14 +301,18 @@ def _round(weight: Array, scales: Array, recipe: Int8Recipe) -> NDArray[np.int8]
     return rounded
 
 
-def _as_8bit(rows: Array) -> Array:
-    """What `DynamicQuantizeMatMul` sees of one call's input."""
-    low, high = min(float(rows.min()), 0.0), max(float(rows.max()), 0.0)
-    scale = (high - low) / 255 or 1.0
-    zero = round(-low / scale)
-    quantized = np.clip(np.rint(rows / scale) + zero, 0, 255)
-    restored: Array = ((quantized - zero) * scale).astype(np.float32)
+def _as_8bit(rows: Array, low_cut: float = 1.0, high_cut: float = 1.0) -> Array:
+    """What a product sees of an input whose range is cut to these shares of its ends."""
+    step, zero = _step_and_zero(rows, low_cut, high_cut)
+    quantized = np.clip(np.rint(rows / step) + zero, 0, 255)
+    restored: Array = ((quantized - zero) * step).astype(np.float32)
     return restored
+
+
+def _step_and_zero(rows: Array, low_cut: float, high_cut: float) -> tuple[float, int]:
+    low, high = low_cut * min(float(rows.min()), 0.0), high_cut * max(float(rows.max()), 0.0)
+    step = float(np.float32((high - low) / 255)) or 1.0
+    return step, round(-low / step)
 
 
 def _quantize_table(
@@ -287,11 +347,7 @@ def _rebuild(
         nodes += before.get(node.output[0], [])
         if node.output[0] not in replaced:
             nodes.append(node)
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
-    read = {name for node in nodes for name in node.input}
-    kept = [tensor for tensor in [*model.graph.initializer, *added] if tensor.name in read]
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(kept)
-    del model.graph.value_info[:]
-    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    model.graph.initializer.extend(added)
+    set_nodes(model.graph, nodes)
+    if not any(opset.domain == "com.microsoft" for opset in model.opset_import):
+        model.opset_import.append(helper.make_opsetid("com.microsoft", 1))

@@ -63,7 +63,9 @@ class Source:
 class PooledEncoder(nn.Module):
     """Transformer, pooling and normalisation in one graph.
 
-    The row norm has an epsilon far above the smallest float, so that a zero row stays finite.
+    The row norm has an epsilon far above the smallest float, so that a zero row stays finite. Mean
+    and norm are matrix products because ONNX Runtime's sums take another order when a batch has
+    one row, which would change the last bits of a vector with its batch mates.
     """
 
     def __init__(self, transformer: nn.Module, after: list[nn.Module], *, additive_mask: bool):
@@ -86,8 +88,19 @@ class PooledEncoder(nn.Module):
         for module in self.after:
             features = module(features)
         embedding = features["sentence_embedding"].to(torch.float32)  # (B, D)
-        norm = embedding.square().sum(dim=1, keepdim=True).sqrt()
-        return tokens, embedding / norm.clamp(min=1e-12)
+        square = embedding[:, None, :] @ embedding[:, :, None]  # (B, 1, 1)
+        return tokens, embedding / square[:, 0].sqrt().clamp(min=1e-12)
+
+
+class MeanPooling(nn.Module):
+    """Mean of the tokens that are not padding, as sentence-transformers' `Pooling` takes it."""
+
+    def forward(self, features: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        tokens = features["token_embeddings"]  # (B, T, H)
+        mask = features["attention_mask"].to(tokens.dtype)  # (B, T)
+        total = (mask[:, None, :] @ tokens)[:, 0]  # (B, H)
+        mean = total / mask.sum(dim=1, keepdim=True).clamp(min=1e-9)
+        return {**features, "sentence_embedding": mean}
 
 
 def load_source(origin: str, *, cache: Path) -> Source:
@@ -229,6 +242,8 @@ def _describe(origin: str, folder: Path, transformer_folder: Path, loaded: Any) 
     if max_tokens > 1_000_000:
         raise ExportError(f"{folder}: no bound on a text's length; set max_seq_length")
     modes = pooling.pooling_mode
+    if modes == "mean" or list(modes) == ["mean"]:
+        after[0] = MeanPooling()
     labels = [modes] if isinstance(modes, str) else list(modes)
     labels += [type(module).__name__.lower() for module in after[1:]]
     weights = sorted(transformer_folder.glob("*.safetensors"))
