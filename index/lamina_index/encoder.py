@@ -54,6 +54,7 @@ _BATCH_TOKENS = {CPU_PROVIDER: 256, CUDA_PROVIDER: 8192}
 """Tokens of one call, padding included, past which more bring nothing: docs/int8.md."""
 _EXACT_WIDTH = 4
 """Kernels take four terms of a sum at a time, and what is left over in another order."""
+_MANY_TEXTS = 64
 
 _ARITHMETIC = {
     *("MatMul", "Gemm", "FusedMatMul", "FusedGemm", "MatMulInteger", "MatMulIntegerToFloat"),
@@ -262,9 +263,7 @@ class OnnxEncoder:
             EncoderOutputError: If the graph returns a non-finite vector; `items` says for which.
         """
         prompt: str = getattr(self.manifest.prompts, role)
-        tokenized = self._tokenizer.encode_batch_fast(
-            [prompt + normalize_text(text) for text in texts]
-        )
+        tokenized = self._tokenize([prompt + normalize_text(text) for text in texts])
         counts = np.array([len(item) for item in tokenized], dtype=np.int32)
         cut = [sum(len(rest) - self._specials for rest in item.overflowing) for item in tokenized]
         return Encoded(
@@ -296,6 +295,12 @@ class OnnxEncoder:
         """End the threads; the encoder is not usable for many texts afterwards."""
         if self._pool is not None:
             self._pool.shutdown()
+
+    def _tokenize(self, texts: list[str]) -> list[Encoding]:
+        """Tokenise many over all CPUs, and few right here, without waiting for other threads."""
+        if len(texts) < _MANY_TEXTS:
+            return [self._tokenizer.encode(text) for text in texts]
+        return self._tokenizer.encode_batch_fast(texts)
 
     def _embed(
         self, tokenized: Sequence[Encoding], counts: NDArray[np.int32]
