@@ -30,7 +30,7 @@ def test_manifest_survives_writing_and_reading(tmp_path: Path, bundled: EncoderM
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format_version": 99}, "format version 99, expected 1"),
+        ({"format_version": 99}, "format version 99, expected 2"),
         ({"max_token": 3}, "max_token: Extra inputs are not permitted"),
         ({"dimension": 0}, "dimension: Input should be greater than 0"),
         ({"dimension": "many"}, "dimension"),
@@ -44,6 +44,18 @@ def test_what_is_wrong_in_a_manifest_is_named(
     with pytest.raises(FormatError, match=message) as caught:
         EncoderManifest.read(path)
     assert str(path) in str(caught.value)
+
+
+def test_a_manifest_of_format_1_is_read_as_one_whose_int8_runs_each_text_alone(
+    tmp_path: Path, bundled: EncoderManifest
+) -> None:
+    """Format 1 had no `batch_invariant`, and its int8 graphs had one input scale a call."""
+    older = bundled.model_dump() | {"format_version": 1}
+    for file in older["precisions"].values():
+        del file["batch_invariant"]
+    path = tmp_path / "encoder.json"
+    path.write_text(json.dumps(older))
+    assert not EncoderManifest.read(path).precisions["int8"].batch_invariant
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe"])

@@ -1,7 +1,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -123,4 +123,86 @@ def test_a_cancelled_request_is_not_worked_on_and_leaves_the_queue(queue: WorkQu
 
     asyncio.run(scenario())
     assert ran == [2]
+    assert queue.depth == 0
+
+
+def test_what_waits_is_done_together_up_to_the_limit(queue: WorkQueue) -> None:
+    shares: list[list[int]] = []
+    gate = threading.Event()
+
+    def squares(numbers: Sequence[int]) -> Iterator[int]:
+        gate.wait()
+        shares.append(list(numbers))
+        for number in numbers:
+            yield number * number
+
+    async def scenario() -> list[list[int]]:
+        queue.capacity = 100
+        requests = [asyncio.ensure_future(queue.run(gate.wait, 10))]
+        await asyncio.sleep(0)
+        requests += [
+            asyncio.ensure_future(queue.map_together(squares, numbers, together=3))
+            for numbers in ([1], [2, 3], [4], [5])
+        ]
+        await asyncio.sleep(0)
+        gate.set()
+        return await asyncio.gather(*requests)
+
+    assert asyncio.run(scenario()) == [True, [1], [4, 9], [16], [25]]
+    assert shares == [[1, 2, 4], [5, 3]]  # the request of two took turns with the others
+
+
+def test_threads_share_what_waits() -> None:
+    queue = WorkQueue("test", threads=2, capacity=100)
+    sizes: list[int] = []
+    both = threading.Barrier(2, timeout=10)
+
+    def note(numbers: Sequence[int]) -> Iterator[int]:
+        sizes.append(len(numbers))
+        both.wait()
+        yield from numbers
+
+    async def scenario() -> list[int]:
+        return await queue.map_together(note, [1, 2, 3, 4], together=4)
+
+    assert asyncio.run(scenario()) == [1, 2, 3, 4]
+    assert sizes == [2, 2]
+    queue.close()
+
+
+def test_one_items_error_is_not_that_of_the_items_done_with_it(queue: WorkQueue) -> None:
+    gate = threading.Event()
+
+    def halves(numbers: Sequence[int]) -> Iterator[int | Exception]:
+        for number in numbers:
+            yield ValueError(f"{number} is odd") if number % 2 else number // 2
+
+    async def scenario() -> list[object]:
+        blocker = asyncio.ensure_future(queue.run(gate.wait, 10))
+        await asyncio.sleep(0)
+        requests = [
+            asyncio.ensure_future(queue.map_together(halves, [number], together=8))
+            for number in (2, 3, 4)
+        ]
+        await asyncio.sleep(0)
+        gate.set()
+        await blocker
+        return await asyncio.gather(*requests, return_exceptions=True)
+
+    first, second, third = asyncio.run(scenario())
+    assert (first, third) == ([1], [2])
+    assert isinstance(second, ValueError)
+
+
+def test_what_breaks_a_whole_share_is_the_error_of_all_in_it(queue: WorkQueue) -> None:
+    def breaks(numbers: Sequence[int]) -> Iterator[int]:
+        yield numbers[0]
+        raise RuntimeError("broken")
+
+    async def scenario() -> None:
+        with pytest.raises(RuntimeError, match="broken"):
+            await queue.map_together(breaks, [1, 2], together=2)
+        assert await queue.map_together(breaks, [7], together=2) == [7]
+
+    asyncio.run(scenario())
     assert queue.depth == 0

@@ -260,7 +260,7 @@ def test_batch_mates_do_not_change_a_vector(tiny_export: Path, precision: Any) -
     texts = [" ".join(generator.choice(WORDS, 10)) for _ in range(40)]
     encoder = OnnxEncoder.load(tiny_export, precision=precision, threads=2)
     alone = np.concatenate([encoder.encode([text], role="document").embeddings for text in texts])
-    bound = BOUNDS.get(precision, 0.0)  # int8 runs each text alone: equal
+    bound = BOUNDS.get(precision, 1e-6)
     for size in (8, 32):
         groups = [texts[start : start + size] for start in range(0, len(texts), size)]
         found = [encoder.encode(group, role="document").embeddings for group in groups]

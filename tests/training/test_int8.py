@@ -78,7 +78,7 @@ def quantized(folder: Path, recipe: Int8Recipe, *, outlier: float = 1.0) -> floa
 
 
 def test_products_stay_near(tmp_path: Path) -> None:
-    assert quantized(tmp_path, Int8Recipe()) < 0.02
+    assert quantized(tmp_path, Int8Recipe()) < 0.03
 
 
 def test_smoothing_saves_a_product_from_one_large_channel(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_smoothing_saves_a_product_from_one_large_channel(tmp_path: Path) -> Non
 def test_products_of_one_input_are_done_as_one(tmp_path: Path) -> None:
     quantized(tmp_path, Int8Recipe())
     kinds = [node.op_type for node in onnx.load(tmp_path / "int8.onnx").graph.node]
-    assert kinds.count("DynamicQuantizeMatMul") == 1
+    assert kinds.count("MatMulIntegerToFloat") == 1
     assert "MatMul" not in kinds
 
 

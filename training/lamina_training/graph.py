@@ -78,6 +78,17 @@ def strip_trace_notes(model: onnx.ModelProto) -> None:
     model.graph.doc_string = ""
 
 
+def open_session(
+    model: Path | onnx.ModelProto, *, threads: int = 1
+) -> onnxruntime.InferenceSession:
+    """Open a graph on the CPU."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    source = str(model) if isinstance(model, Path) else model.SerializeToString()
+    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
 class GraphRunner:
     """One ONNX graph on the CPU, for the export's own checks.
 
@@ -85,12 +96,7 @@ class GraphRunner:
     """
 
     def __init__(self, path: Path, tokenizer: Tokenizer, *, max_tokens: int, threads: int = 1):
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.log_severity_level = 3
-        self.session = onnxruntime.InferenceSession(
-            str(path), options, providers=["CPUExecutionProvider"]
-        )
+        self.session = open_session(path, threads=threads)
         self._tokenizer = tokenizer
         self._max_tokens = max_tokens
 

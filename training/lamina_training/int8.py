@@ -29,10 +29,10 @@ from typing import Literal
 
 import numpy as np
 import onnx
-import onnxruntime
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from lamina_training.graph import open_session
 from lamina_training.packing import fuse_attention, pack_tokens, set_nodes
 from lamina_training.source import ExportError
 
@@ -44,6 +44,7 @@ WEIGHTS_THAT_MEET = 4
 """x86 kernels lay out this many consecutive weights of a column together and add them in pairs."""
 CUTS = (1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5)
 """Shares of the largest and of the smallest input at which a static range may end."""
+_TRIED_TEXTS = 8
 _TINY = np.float32(1e-5)
 
 
@@ -96,7 +97,7 @@ def quantize_int8(
     Raises:
         ExportError: If the graph has no matrix product with constant weights.
     """
-    model = fuse_attention(onnx.load(source))
+    model = fuse_attention(onnx.load(source), token_ids[:_TRIED_TEXTS])
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     products = _find_products(model.graph, constants)
     if not products:
@@ -168,12 +169,7 @@ def _record_inputs(
     model.graph.output.extend(
         helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names
     )
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = open_session(model)
     recorded: list[list[Array]] = [[] for _ in names]
     for text in token_ids:
         ids = np.array([text], dtype=np.int64)

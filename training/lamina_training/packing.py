@@ -9,6 +9,8 @@ pooling, and gathered again behind it. This is for CPUs what "unpadding" is on G
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -18,8 +20,11 @@ from onnxscript.optimizer import optimize
 from onnxscript.rewriter.ort_fusions.mha import fuse_mha1, fuse_mha2
 from onnxscript.rewriter.ort_fusions.sdpa import fuse_sdpa
 
+from lamina_training.graph import open_session
+
 ATTENTION = "MultiHeadAttention"
 _MASK, _KEPT, _PLACES = "attention_mask", "packed_kept", "packed_places"
+_LARGEST_DIFFERENCE = 1e-4
 _KEY_PADDING_MASK, _BIAS = 4, 5
 """Places among the inputs of `MultiHeadAttention`."""
 _ROW_BY_ROW = {
@@ -30,10 +35,15 @@ _WEIGHT_OF = {"MatMulIntegerToFloat": 1}
 """Which input may be a constant of two dimensions; others broadcast along the last axis only."""
 
 
-def fuse_attention(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Make each layer's attention one node, if all that its scores are added to is the mask.
+def fuse_attention(model: onnx.ModelProto, token_ids: Sequence[Sequence[int]]) -> onnx.ModelProto:
+    """Make each layer's attention one node that reads the mask.
 
-    Gives the model back unchanged where they are of another kind, with relative positions say.
+    Gives the model back unchanged where that is not the same: where more than the mask is added to
+    the scores, say, as with relative positions.
+
+    Args:
+        model: A graph with inputs input_ids and attention_mask.
+        token_ids: Some texts, of unlike length, to try both forms on.
     """
     graph = ir.from_proto(model)
     ShapeInferencePass()(graph)
@@ -44,15 +54,13 @@ def fuse_attention(model: onnx.ModelProto) -> onnx.ModelProto:
     optimize(graph)
     fused: onnx.ModelProto = ir.to_proto(graph)
     attentions = [node for node in fused.graph.node if node.op_type == ATTENTION]
-    if not attentions or not all(_adds_the_mask_alone(fused.graph, node) for node in attentions):
-        return model
     mask = f"{_MASK}_int32"
     for node in attentions:
         del node.input[_BIAS:]
         node.input[_KEY_PADDING_MASK] = mask
     cast = helper.make_node("Cast", [_MASK], [mask], to=TensorProto.INT32)
     set_nodes(fused.graph, [cast, *fused.graph.node])
-    return fused
+    return fused if attentions and _agree(model, fused, token_ids) else model
 
 
 def pack_tokens(model: onnx.ModelProto) -> bool:
@@ -135,20 +143,18 @@ def _row_numbers(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
     return [helper.make_node(operator, inputs, [output]) for operator, inputs, output in steps]
 
 
-def _adds_the_mask_alone(graph: onnx.GraphProto, attention: onnx.NodeProto) -> bool:
-    """Whether what an attention adds to its scores comes from the mask and its own shape."""
-    makers = {name: node for node in graph.node for name in node.output}
-    waiting, sources, seen = [attention.input[_BIAS]], set(), set()
-    while waiting:
-        name = waiting.pop()
-        node = makers.get(name)
-        if node is None:
-            sources.add(name)
-        elif node.op_type != "Shape" and name not in seen:
-            seen.add(name)
-            waiting += node.input
-    sources -= {tensor.name for tensor in graph.initializer}
-    return sources == {_MASK}
+def _agree(
+    first: onnx.ModelProto, second: onnx.ModelProto, token_ids: Sequence[Sequence[int]]
+) -> bool:
+    """Whether two graphs give the same vectors of a padded batch."""
+    width = max(map(len, token_ids))
+    ids = np.array([[*text, *[0] * (width - len(text))] for text in token_ids])
+    mask = np.array([[1] * len(text) + [0] * (width - len(text)) for text in token_ids])
+    found = [
+        open_session(model).run(["sentence_embedding"], {"input_ids": ids, _MASK: mask})[0]
+        for model in (first, second)
+    ]
+    return bool(np.abs(found[0] - found[1]).max() <= _LARGEST_DIFFERENCE)
 
 
 def set_nodes(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> None:
