@@ -54,13 +54,15 @@ def fuse_attention(model: onnx.ModelProto, token_ids: Sequence[Sequence[int]]) -
     optimize(graph)
     fused: onnx.ModelProto = ir.to_proto(graph)
     attentions = [node for node in fused.graph.node if node.op_type == ATTENTION]
+    if not attentions or any(len(node.input) <= _BIAS for node in attentions):
+        return model
     mask = f"{_MASK}_int32"
     for node in attentions:
         del node.input[_BIAS:]
         node.input[_KEY_PADDING_MASK] = mask
     cast = helper.make_node("Cast", [_MASK], [mask], to=TensorProto.INT32)
     set_nodes(fused.graph, [cast, *fused.graph.node])
-    return fused if attentions and _agree(model, fused, token_ids) else model
+    return fused if _agree(model, fused, token_ids) else model
 
 
 def pack_tokens(model: onnx.ModelProto) -> bool:
