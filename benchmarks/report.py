@@ -260,10 +260,13 @@ def int8(results: Results) -> str:
             f"{row['top10_overlap']:.3f}",
             f"{row['cpu_ms']:.2f}",
             f"{row['speed_up']:.2f}x",
+            f"{row['cpu_ms_batched']:.2f}" if "cpu_ms_batched" in row else "",
+            f"{row['speed_up_batched']:.2f}x" if "speed_up_batched" in row else "",
         ]
         for name, row in record["results"]["screened"].items()
     ]
-    head = ["variant", "MB", "cosine, mean", "least", "top-10 overlap", "CPU ms a text", "speed"]
+    head = ["variant", "MB", "cosine, mean", "least", "top-10 overlap"]
+    head += ["CPU ms a text, alone", "speed", "in eights", "speed"]
     return table_of(head, rows) + source(record)
 
 
