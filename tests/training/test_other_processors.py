@@ -42,16 +42,20 @@ encoder = OnnxEncoder.load("default", precision="int8", threads=1)
 found = encoder.encode(encoder.manifest.probes, role="document").embeddings
 expected = encoder.manifest.precisions["int8"].probe_vectors
 print(min(float(np.vecdot(row, decode_vector(text))) for row, text in zip(found, expected)))
+alone = [encoder.encode([text], role="document").embeddings[0] for text in encoder.manifest.probes]
+print(float(np.abs(found - np.stack(alone)).max()))
 """
 
 
-def test_the_bundled_encoder_gives_its_own_vectors() -> None:
-    """Loading proves the probes; the rest is rounding that falls the other way."""
+def test_the_bundled_encoder_gives_its_own_vectors_in_any_batch() -> None:
+    """Loading proves the probes; constant input scales leave next to no rounding to differ in."""
     done = subprocess.run(
         [*WITHOUT_VNNI, "-c", LOAD], capture_output=True, text=True, check=False, timeout=600
     )
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) > 0.998
+    cosine, difference = map(float, done.stdout.split())
+    assert cosine > 0.999
+    assert difference <= 1e-6
 
 
 @pytest.mark.parametrize(("largest_pair", "saturates"), [(127, False), (None, True)])
