@@ -121,17 +121,19 @@ def answer_together(jobs: Sequence[SearchJob]) -> Iterator[Answer | Exception]:
             yield error
 
 
-def _encoded(jobs: Sequence[SearchJob]) -> list[EncodedQuery | EncoderOutputError | None]:
+def _encoded(jobs: Sequence[SearchJob]) -> list[EncodedQuery | Exception | None]:
     """For each job its query, None where it has a vector, or why its query has no embedding."""
-    found: list[EncodedQuery | EncoderOutputError | None] = [None] * len(jobs)
+    found: list[EncodedQuery | Exception | None] = [None] * len(jobs)
     waiting = [n for n, job in enumerate(jobs) if job.vector is None]
     texts = [jobs[n].request.query or "" for n in waiting]
     try:
         queries = encode_queries(jobs[0].service.encoder, texts) if texts else []
-    except EncoderOutputError as error:
-        if len(jobs) == 1:
-            return [EncoderOutputError(f"{jobs[0].part}query: {error}", error.items)]
-        return [_encoded([job])[0] for job in jobs]  # one poisons the batch: find out which
+    except Exception as error:  # noqa: BLE001 - given to the job whose it is
+        if len(jobs) > 1:
+            return [_encoded([job])[0] for job in jobs]
+        if isinstance(error, EncoderOutputError):
+            error = EncoderOutputError(f"{jobs[0].part}query: {error}", error.items)
+        return [error]
     for n, query in zip(waiting, queries, strict=True):
         found[n] = query
     return found

@@ -11,6 +11,8 @@ import pytest
 
 from lamina_index.encoder import Encoded, OnnxEncoder
 from lamina_index.errors import EncoderOutputError
+from lamina_service.schemas import SearchRequest
+from lamina_service.searching import Answer, SearchJob, answer_together
 
 HEAD = b"POST /v1/collections/small/search HTTP/1.1\r\nHost: localhost\r\n"
 JSON = b"Content-Type: application/json\r\n"
@@ -183,6 +185,23 @@ def test_an_unforeseen_error_tells_the_client_nothing_but_where_to_look(
     assert _metric(broken, sample) == 1
     assert _metric(broken, 'lamina_rejected_total{reason="internal"}') == 1
     assert broken.search("cats").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("poison", "kind"), [("NaN", EncoderOutputError), ("unforeseen", RuntimeError)]
+)
+def test_a_query_that_the_encoder_fails_on_does_not_fail_those_encoded_with_it(
+    broken: Any, poison: str, kind: type[Exception]
+) -> None:
+    jobs = [
+        SearchJob.checked(broken.service, "small", SearchRequest(query=query))
+        for query in ("cats", poison, "dogs")
+    ]
+    first, failed, last = answer_together(jobs)
+    assert isinstance(first, Answer)
+    assert isinstance(last, Answer)
+    assert first.body != last.body
+    assert isinstance(failed, kind)
 
 
 def test_a_reply_carries_the_requests_id_or_a_new_one(service: Any) -> None:
