@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import signal
 import sqlite3
 import subprocess
@@ -12,7 +11,7 @@ import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -443,18 +442,6 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
             assert store.verify() == []
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode:
-        pytest.skip("mounting a small file system needs root")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 def test_a_full_disk_is_a_plain_error_and_loses_nothing(small_disk: Path) -> None:
     store = DocumentStore.create(small_disk, dimension=D)
     stored = 0
@@ -476,20 +463,12 @@ def test_a_full_disk_is_a_plain_error_and_loses_nothing(small_disk: Path) -> Non
         assert again.verify() == []
 
 
-def test_a_folder_that_cannot_be_written_can_be_read(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_can_be_read(
+    tmp_path: Path, read_only: Callable[[Path], Path]
+) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
     closed_store(folder, 10)
-    mounted = tmp_path / "mounted"
-    mounted.mkdir()
-    bind = ["mount", "--bind", str(folder), str(mounted)]
-    if os.geteuid() != 0 or subprocess.run(bind, check=False, capture_output=True).returncode:
-        pytest.skip("mounting read-only needs root")
-    try:
-        remount = ["mount", "-o", "remount,ro,bind", str(mounted)]
-        subprocess.run(remount, check=True, capture_output=True)
-        with DocumentStore.open(mounted, read_only=True) as store:
-            assert store.count() == 10
-            assert math.isclose(float(np.linalg.norm(store.vectors([1])[0])), 1, abs_tol=1e-6)
-    finally:
-        subprocess.run(["umount", "-l", str(mounted)], check=True)
+    with DocumentStore.open(read_only(folder), read_only=True) as store:
+        assert store.count() == 10
+        assert math.isclose(float(np.linalg.norm(store.vectors([1])[0])), 1, abs_tol=1e-6)
