@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -472,3 +475,47 @@ def test_another_encoder_with_the_same_configuration_is_left_alone(bert: Any) ->
     with attention_dropout(bert, ScheduledBernoulli()):
         output(bert)
         torch.testing.assert_close(output(other), plain)
+
+
+TWO_PROCESSES = """
+import sys, torch, transformers
+from torch import distributed
+from lamina_training.attention_dropout import AttendOut, attention_dropout
+
+rank = int(sys.argv[1])
+distributed.init_process_group("gloo", init_method=sys.argv[2], rank=rank, world_size=2)
+torch.manual_seed(0)
+bert = transformers.BertModel(transformers.BertConfig(
+    vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
+)).train()
+torch.manual_seed(rank)
+dropout = attention_dropout(bert, AttendOut(warmup=0.0))
+states = bert(torch.arange(6)[None] + 6 * rank).last_hidden_state
+(states.pow(3).mean() + dropout.budget_loss()).backward()
+for parameter in dropout.parameters():
+    both = [torch.empty_like(parameter) for _ in range(2)]
+    distributed.all_gather(both, parameter.detach())
+    assert torch.equal(*both), "all processes start from the same generators"
+    distributed.all_gather(both, parameter.grad)
+    parameter.expected = (both[0] + both[1]) / 2
+    assert not torch.equal(*both)
+dropout.average_gradients()
+for parameter in dropout.parameters():
+    torch.testing.assert_close(parameter.grad, parameter.expected)
+distributed.destroy_process_group()
+"""
+
+
+def test_two_processes_share_generators_and_their_gradients(tmp_path: Path) -> None:
+    meeting = f"file://{tmp_path / 'meeting'}"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", TWO_PROCESSES, str(rank), meeting],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        )
+        for rank in range(2)
+    ]
+    errors = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(errors)

@@ -22,12 +22,14 @@ class EncoderParts:
         layers: Lowest first.
         attentions: The self-attention module of each layer; its first argument is the layer's
             input, and further keywords reach the attention function.
+        own_dropouts: The dropout of attention weights that each of them has.
         projections: The linear map after the heads of each layer, (B, T, A * d) -> (B, T, H).
     """
 
     encoder: Any
     layers: tuple[nn.Module, ...]
     attentions: tuple[nn.Module, ...]
+    own_dropouts: tuple[nn.Dropout, ...]
     projections: tuple[nn.Module, ...]
     heads: int
     hidden_size: int
@@ -79,8 +81,9 @@ def find_parts(model: nn.Module) -> EncoderParts:
     return EncoderParts(
         encoder=encoder,
         layers=layers,
-        attentions=tuple(attention for attention, _ in parts),
-        projections=tuple(projection for _, projection in parts),
+        attentions=tuple(attention for attention, _, _ in parts),
+        own_dropouts=tuple(dropout for _, dropout, _ in parts),
+        projections=tuple(projection for _, _, projection in parts),
         heads=encoder.config.num_attention_heads,
         hidden_size=encoder.config.hidden_size,
     )
@@ -88,7 +91,7 @@ def find_parts(model: nn.Module) -> EncoderParts:
 
 def _parts_of_layer(
     layer: nn.Module, attention_class: type, name: str
-) -> tuple[nn.Module, nn.Module]:
+) -> tuple[nn.Module, nn.Dropout, nn.Module]:
     attentions = [module for module in layer.modules() if isinstance(module, attention_class)]
     modules = dict(layer.named_modules())
     projections = [modules[path] for path in OUTPUT_PROJECTIONS if path in modules]
@@ -98,9 +101,10 @@ def _parts_of_layer(
             f"{type(layer).__name__}, found {len(attentions)} and {len(projections)}; use BERT, "
             "RoBERTa or DistilBERT"
         )
-    if not isinstance(getattr(attentions[0], "dropout", None), nn.Dropout):
+    dropout = getattr(attentions[0], "dropout", None)
+    if not isinstance(dropout, nn.Dropout):
         raise AttentionDropoutError(
             f"{name}: {type(attentions[0]).__name__} has no dropout that could be switched off; "
             "use BERT, RoBERTa or DistilBERT"
         )
-    return attentions[0], projections[0]
+    return attentions[0], dropout, projections[0]

@@ -157,9 +157,9 @@ def _drop_links(
 
 
 def _set_own_dropout(parts: EncoderParts, rate: float, handle: AttentionDropout) -> None:
-    for attention in parts.attentions:
-        handle.undo.callback(setattr, attention.dropout, "p", attention.dropout.p)
-        attention.dropout.p = rate
+    for dropout in parts.own_dropouts:
+        handle.undo.callback(setattr, dropout, "p", dropout.p)
+        dropout.p = rate
 
 
 def _share_first_weights(generators: nn.ModuleList) -> None:
