@@ -260,7 +260,7 @@ def test_a_classifier_and_a_sentence_transformer_are_reached_inside(
     plain = sentences.encode(["the cat sits"])
     with attention_dropout(sentences, LEARNING) as dropout:
         sentences.train()
-        sentences(sentences.tokenize(["the cat sits", "a dog"]))
+        sentences(sentences.preprocess(["the cat sits", "a dog"]))
         assert dropout.statistics()["drop_probability"] == pytest.approx([0.1, 0.1], abs=0.05)
         assert (sentences.encode(["the cat sits"]) == plain).all()
 

@@ -19,6 +19,8 @@ class EncoderParts:
 
     Attributes:
         encoder: The transformers model without task head.
+        embeddings: What each pass through the encoder calls first, before it makes its attention
+            mask. (sentence-transformers calls the encoder's `forward`, past any hook on itself.)
         layers: Lowest first.
         attentions: The self-attention module of each layer; its first argument is the layer's
             input, and further keywords reach the attention function.
@@ -27,6 +29,7 @@ class EncoderParts:
     """
 
     encoder: Any
+    embeddings: nn.Module
     layers: tuple[nn.Module, ...]
     attentions: tuple[nn.Module, ...]
     own_dropouts: tuple[nn.Dropout, ...]
@@ -74,12 +77,21 @@ def find_parts(model: nn.Module) -> EncoderParts:
             f"{name} does not say which of its modules are layers and self-attention, so there is "
             "nothing to hook; use BERT, RoBERTa, DistilBERT or another encoder that does"
         )
-    layers = tuple(module for module in encoder.modules() if isinstance(module, layer_class))
+    layers = tuple(
+        module
+        for module in encoder.modules()
+        if isinstance(module, layer_class) and isinstance(module, nn.Module)
+    )
     parts = [_parts_of_layer(layer, attention_class, name) for layer in layers]
-    if not parts:
-        raise AttentionDropoutError(f"{name} has no layers")
+    embeddings = getattr(encoder, "embeddings", None)
+    if not parts or not isinstance(embeddings, nn.Module):
+        raise AttentionDropoutError(
+            f"{name} has {len(parts)} layers and {'an' if embeddings else 'no'} embedding module, "
+            "expected some and one; use BERT, RoBERTa or DistilBERT"
+        )
     return EncoderParts(
         encoder=encoder,
+        embeddings=embeddings,
         layers=layers,
         attentions=tuple(attention for attention, _, _ in parts),
         own_dropouts=tuple(dropout for _, dropout, _ in parts),

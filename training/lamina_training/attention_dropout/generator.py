@@ -46,4 +46,19 @@ class MaskGenerator(nn.Module):
         query = self.query(stopped).view(shape).transpose(1, 2)  # (B, A, T, d_g)
         key = self.key(stopped).view(shape).transpose(1, 2)
         scores = (query @ key.transpose(-1, -2)).to(torch.float32)  # (B, A, T, T)
-        return (scores / math.sqrt(self.head_size) + self.bias).clamp(max=self.highest)
+        return _cap(scores / math.sqrt(self.head_size) + self.bias, self.highest)
+
+
+def _cap(logits: Tensor, highest: float) -> Tensor:
+    """Give min(logits, highest), with a gradient above the cap if a step would lower the logit.
+
+    A plain minimum has none there, so links that reached the cap could never leave it, whatever
+    the budget.
+    """
+    excess = (logits - highest).clamp(min=0).detach()
+    capped = logits - excess
+    if capped.requires_grad:
+        capped.register_hook(  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            lambda grad: torch.where(excess > 0, grad.clamp(min=0), grad)
+        )
+    return capped

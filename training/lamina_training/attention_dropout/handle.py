@@ -125,8 +125,8 @@ class AttentionDropout:
         penalty = budget_penalty(passes, config.target)
         if self.is_learning and not penalty.requires_grad:
             raise AttentionDropoutError(
-                "the masks carry no gradient, as under reentrant gradient checkpointing; switch it "
-                'on with gradient_checkpointing_kwargs={"use_reentrant": False}, or not at all'
+                "the masks carry no gradient, as under reentrant gradient checkpointing; make it "
+                "non-reentrant, or do without"
             )
         return config.budget_weight * penalty
 

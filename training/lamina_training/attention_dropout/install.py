@@ -21,6 +21,7 @@ from lamina_training.attention_dropout.baselines import (
 from lamina_training.attention_dropout.config import (
     AttendOut,
     AttentionDropoutConfig,
+    AttentionLayerDrop,
     DropHead,
     LayerDrop,
     NoChange,
@@ -79,16 +80,18 @@ def attention_dropout(model: nn.Module, config: AttentionDropoutConfig) -> Atten
 
 
 def _drop_units(
-    parts: EncoderParts, config: AttentionDropoutConfig, meter: RateMeter
+    parts: EncoderParts,
+    config: PlainDropout | LayerDrop | AttentionLayerDrop | DropHead,
+    meter: RateMeter,
 ) -> AttentionDropout:
     handle = AttentionDropout(config, meter)
 
-    def begin_pass(encoder: nn.Module, args: tuple[Any, ...]) -> None:
-        if handle.begin_pass(training=encoder.training) and isinstance(config, PlainDropout):
+    def begin_pass(module: nn.Module, args: tuple[Any, ...]) -> None:
+        if handle.begin_pass(training=parts.encoder.training) and isinstance(config, PlainDropout):
             for number in range(len(parts.layers)):
                 meter.add("drop_probability", number, config.rate, 1.0)
 
-    hooks = [parts.encoder.register_forward_pre_hook(begin_pass)]
+    hooks = [parts.embeddings.register_forward_pre_hook(begin_pass)]
     if isinstance(config, PlainDropout):
         _set_own_dropout(parts, config.rate, handle)
     elif isinstance(config, LayerDrop):
@@ -120,11 +123,11 @@ def _drop_links(
     handle = AttentionDropout(config, meter, masks)
     _register()
 
-    def begin_pass(encoder: Any, args: tuple[Any, ...]) -> None:
-        training = handle.begin_pass(training=encoder.training)
+    def begin_pass(module: nn.Module, args: tuple[Any, ...]) -> None:
+        training = handle.begin_pass(training=parts.encoder.training)
         wanted = ATTENTION_NAME if training else found
-        if encoder.config._attn_implementation != wanted:
-            encoder.set_attn_implementation(wanted)
+        if parts.encoder.config._attn_implementation != wanted:
+            parts.encoder.set_attn_implementation(wanted)
 
     def hook_of(number: int) -> Callable[..., _Arguments | None]:
         def hook(
@@ -144,7 +147,7 @@ def _drop_links(
 
         return hook
 
-    hooks = [parts.encoder.register_forward_pre_hook(begin_pass)]
+    hooks = [parts.embeddings.register_forward_pre_hook(begin_pass)]
     hooks += [
         attention.register_forward_pre_hook(hook_of(number), with_kwargs=True)
         for number, attention in enumerate(parts.attentions)
