@@ -1,0 +1,65 @@
+"""Two processes that share each batch train what one process trains."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")  # never skipped in CI: see pytest_sessionstart
+
+from safetensors.torch import load_file
+
+from lamina_training.metrics_log import read_metrics
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from lamina_training.train import train
+from lamina_training.train_config import parse_train_config
+given, folder, cache, resume = json.loads(sys.argv[1]), *map(Path, sys.argv[2:4]), sys.argv[4:]
+train(parse_train_config(given, origin="test"), folder, cache=cache, resume=bool(resume))
+"""
+
+
+def launch(given: dict[str, Any], run: Path, processes: int, *more: str) -> None:
+    import json
+
+    script = run.parent / "script.py"
+    script.write_text(SCRIPT)
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    done = subprocess.run(
+        [
+            *(sys.executable, *(launcher if processes > 1 else []), str(script)),
+            *(json.dumps(given), str(run), str(run.parent), *more),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("task", ["contrastive", "distil", "classification"])
+def test_two_gloo_processes_train_what_one_trains(
+    task: str, settings: Callable[..., dict[str, Any]], calm_base: Path, tmp_path: Path
+) -> None:
+    given = settings(task, encoder={"base": str(calm_base)}, run={"steps": 4})
+    launch(given, tmp_path / "one", 1)
+    launch(given, tmp_path / "two", 2)
+    one, two = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("one", "two"))
+    assert [line["step"] for line in one] == [line["step"] for line in two]
+    for left, right in zip(one, two, strict=True):
+        for name in left.keys() - {"seconds"}:
+            assert right[name] == pytest.approx(left[name], rel=1e-3, abs=1e-5), (name, left)
+    left, right = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    for name, tensor in left.items():
+        if "pooler" not in name or task == "classification":  # an encoder's is never used
+            assert torch.allclose(tensor, right[name], atol=1e-4), name
