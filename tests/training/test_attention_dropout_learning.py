@@ -157,7 +157,6 @@ def test_a_budget_of_nothing_ends_in_no_attention_dropout(bert: Any) -> None:
         trained = output(bert, texts)
         assert max(dropout.statistics()["drop_probability"]) < 0.005
         plain = output(bert.eval(), texts)
-        print((trained - plain).abs().mean(), plain.abs().mean())
         assert (trained - plain).abs().mean() < 0.01 * plain.abs().mean()
 
 

@@ -106,21 +106,25 @@ def test_generators_learn_from_the_reward_alone(classifier: Any) -> None:
         dropout.step(0.5)
 
 
-def share_dropped(dropout: AttentionDropout) -> float:
-    """Since the last look; 0 after the update without masks."""
-    return sum(dropout.statistics().get("dropped", [0.0]))
+def held_out_of(dropout: AttentionDropout, sign: int) -> Callable[[], Any]:
+    """A loss that falls (or rises) with the share that was dropped; 0 after a plain update."""
+    return lambda: torch.tensor(-sign * sum(dropout.statistics().get("dropped", [0.0])))
 
 
-def test_rewarded_dropping_drops_more(classifier: Any) -> None:
-    """With a reward equal to what was dropped, the drop probability has to rise."""
-    torch.manual_seed(0)
-    with attention_dropout(classifier, POLICY) as dropout:
-        run = Run(classifier, dropout)
-        run.generators.param_groups[0]["lr"] = 0.05
-        for _ in range(60):
-            run.policy.step(run.update, lambda: torch.tensor(-share_dropped(dropout)))
-        run.model(IDS)
-        assert sum(dropout.statistics()["drop_probability"]) / 3 > 0.2
+def test_rewarded_dropping_drops_more_and_punished_less(tiny_encoder: Callable[..., Any]) -> None:
+    ends = []
+    for sign in (1, -1):
+        classifier = tiny_encoder("BERT", head="ForSequenceClassification", layers=1)
+        torch.manual_seed(0)
+        with attention_dropout(classifier, POLICY) as dropout:
+            run = Run(classifier, dropout)
+            for _ in range(60):
+                run.policy.step(run.update, held_out_of(dropout, sign))
+            run.model(IDS[:2])
+            ends += dropout.statistics()["drop_probability"]
+    rewarded, punished = ends
+    assert rewarded > 0.15
+    assert punished < rewarded / 2
 
 
 def test_the_warm_up_trains_the_encoder_only(classifier: Any) -> None:
