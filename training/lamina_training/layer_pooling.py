@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import torch
-from safetensors.torch import load_model
 from sentence_transformers.sentence_transformer.modules import Module
 from torch import Tensor, nn
 from torch.nn import functional
@@ -229,7 +228,7 @@ class LayerPooling(Module):  # type: ignore[misc]  # sentence-transformers is no
                     f"{model_name_or_path}: no model.safetensors for its pooling "
                     f"{module.config.label}; pickled weights are not read, save it again"
                 )
-            load_model(module, path)
+            cls.load_torch_weights(model_name_or_path, subfolder=subfolder, model=module, **place)
         return module
 
 
