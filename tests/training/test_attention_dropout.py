@@ -237,6 +237,25 @@ def test_switched_off_a_run_is_the_plain_one_bit_for_bit(
         assert all(torch.equal(value, other[name]) for name, value in trained[0].items())
 
 
+def test_rows_that_would_be_emptied_are_guarded_and_counted(encoder: Any) -> None:
+    encoder.train()
+    config = ScheduledBernoulli(start=0.9, low_layer=0.9, high_layer=0.9)
+    with attention_dropout(encoder, config) as dropout:
+        states = output(encoder, batch([3, 2] * 20, T=3))
+        guarded = dropout.statistics()["guarded"]
+    assert torch.isfinite(states).all()
+    expected = (3 * 0.9**3 + 2 * 0.9**2) / 5  # of rows with three and with two keys
+    assert guarded == pytest.approx([expected] * 3, abs=0.06)
+
+
+def test_a_pass_without_gradients_is_masked_but_trains_nothing(bert: Any) -> None:
+    with attention_dropout(bert, LEARNING) as dropout:
+        with torch.no_grad():
+            output(bert)
+        assert dropout.statistics()["dropped"][0] > 0
+        assert dropout.take_passes() == []
+
+
 def test_two_views_of_a_text_get_masks_of_their_own(bert: Any) -> None:
     with attention_dropout(bert, LEARNING) as dropout:
         inputs = batch()
