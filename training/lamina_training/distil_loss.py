@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from sentence_transformers.util import all_gather, all_gather_with_grad, get_rank
+from sentence_transformers.util import all_gather, get_rank
 from torch import Tensor, nn
 from torch.nn import functional
+
+from lamina_training.gathering import gather_rows
 
 
 def similarity_divergence(
@@ -104,7 +106,7 @@ class DistilLoss(nn.Module):
                 rows = None
                 if self.gather_across_devices:
                     rows = slice(get_rank() * len(labels), (get_rank() + 1) * len(labels))
-                    student, labels = all_gather_with_grad(student), all_gather(labels)
+                    student, labels = gather_rows(student), all_gather(labels)
                 divergence = similarity_divergence(
                     student, self.teacher[labels], temperature=self.temperature, rows=rows
                 )

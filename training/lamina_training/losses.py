@@ -22,11 +22,12 @@ from typing import Any, Literal, get_args
 import torch
 from sentence_transformers.base.losses import CachedLossMixin
 from sentence_transformers.base.losses.merged_forward import embed_columns
-from sentence_transformers.util import all_gather, all_gather_with_grad, get_rank
+from sentence_transformers.util import all_gather, get_rank
 from torch import Tensor, nn
 from torch.nn import functional
 
 from lamina_training.duplicates import NO_KEY
+from lamina_training.gathering import gather_rows
 
 Scheme = Literal["supervised", "self_supervised", "hybrid"]
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
@@ -55,7 +56,8 @@ def info_nce(
         hard_negative_weight: w, added to the logit of an anchor's own hard negatives, which thus
             count e^w times.
         targets: (R,) batch row of each anchor; None for row i of N = R rows.
-        excluded: (R, C, N), true where a candidate is left out of the sum; never at a target.
+        excluded: (R, C, N), true where a candidate is left out of the sum; an anchor's own positive
+            stays whatever this says.
 
     Returns:
         Mean over the R anchors, in nats; a scalar, float32 or float64.
@@ -84,12 +86,13 @@ def info_nce(
         dtype = torch.promote_types(anchors.dtype, torch.float32)
         units = functional.normalize(candidates.to(dtype).flatten(0, 1), dim=-1)
         logits = functional.normalize(anchors.to(dtype), dim=-1) @ units.T / temperature
-        if C > 1 and hard_negative_weight != 0.0:
-            extra = logits.new_zeros(R, C, N)
-            extra[torch.arange(R, device=anchors.device), 1:, targets] = hard_negative_weight
-            logits = logits + extra.flatten(1)  # (R, C * N)
+        added = logits.new_zeros(R, C, N)
         if excluded is not None:
-            logits = logits.masked_fill(excluded.flatten(1), -torch.inf)
+            added = added.masked_fill(excluded, -torch.inf)
+        rows = torch.arange(R, device=anchors.device)
+        added[rows, 0, targets] = 0.0
+        added[rows, 1:, targets] += hard_negative_weight  # of a negative that is left out: -inf
+        logits = logits + added.flatten(1)  # (R, C * N)
         return functional.cross_entropy(logits, targets)
 
 
@@ -105,7 +108,7 @@ def duplicate_mask(keys: Tensor, targets: Tensor) -> Tensor:
         targets: (R,) batch rows of the anchors in question.
 
     Returns:
-        (R, C, N), true where a candidate is no negative; always false at an anchor's own positive.
+        (R, C, N), true where a candidate is no negative; an anchor's own positive is none either.
     """
     anchors, positives = keys[targets, 0], keys[targets, 1]  # (R, K)
     columns = [
@@ -113,9 +116,7 @@ def duplicate_mask(keys: Tensor, targets: Tensor) -> Tensor:
         for candidates in keys[:, 1:].unbind(1)
     ]
     columns[0] |= _share_key(anchors, keys[:, 0])
-    mask = torch.stack(columns, dim=1)  # (R, C, N)
-    mask[torch.arange(len(targets), device=keys.device), 0, targets] = False
-    return mask
+    return torch.stack(columns, dim=1)
 
 
 def _share_key(left: Tensor, right: Tensor) -> Tensor:
@@ -255,27 +256,22 @@ class ContrastiveLoss(nn.Module):
         self, anchors: Tensor, candidates: Tensor, targets: Tensor, keys: Tensor | None
     ) -> Tensor:
         """Add the scheme's terms for (R, D) anchors and (N, C, D) candidates."""
-        if self.scheme != "hybrid":
-            return self._info_nce(anchors, candidates, targets, keys)
-        supervised = self._info_nce(
-            anchors, candidates[:, :-1], targets, None if keys is None else keys[:, :-1]
-        )
-        again = self._info_nce(
-            anchors, candidates[:, -1:], targets, None if keys is None else keys[:, [0, -1]]
-        )
-        return supervised + self.self_supervised_weight * again
+        excluded = None if keys is None else duplicate_mask(keys, targets)
 
-    def _info_nce(
-        self, anchors: Tensor, candidates: Tensor, targets: Tensor, keys: Tensor | None
-    ) -> Tensor:
-        return info_nce(
-            anchors,
-            candidates.transpose(0, 1),
-            temperature=self.temperature,
-            hard_negative_weight=self.hard_negative_weight,
-            targets=targets,
-            excluded=None if keys is None else duplicate_mask(keys, targets),
-        )
+        def term(these: slice) -> Tensor:
+            return info_nce(
+                anchors,
+                candidates[:, these].transpose(0, 1),
+                temperature=self.temperature,
+                hard_negative_weight=self.hard_negative_weight,
+                targets=targets,
+                excluded=None if excluded is None else excluded[:, these],
+            )
+
+        if self.scheme != "hybrid":
+            return term(slice(None))
+        again = slice(-1, None)  # the anchors' second encodings
+        return term(slice(-1)) + self.self_supervised_weight * term(again)
 
     def _keys(self, labels: Tensor | None, columns: int) -> Tensor | None:
         """Check the keys, and repeat those of the texts that are encoded twice."""
@@ -293,7 +289,7 @@ class ContrastiveLoss(nn.Module):
         return all_gather(labels.contiguous()) if self.gather_across_devices else labels
 
     def _gather(self, candidates: Tensor) -> Tensor:
-        return all_gather_with_grad(candidates) if self.gather_across_devices else candidates
+        return gather_rows(candidates) if self.gather_across_devices else candidates
 
 
 class CachedContrastiveLoss(
