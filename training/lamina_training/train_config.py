@@ -193,7 +193,7 @@ class Schedule(_Table):
         device: `auto` is CUDA where there is one.
         evaluate_every: Steps between evaluations, each with a checkpoint.
         log_every: Steps between lines of `metrics.jsonl`.
-        keep_checkpoints: Beside the best one.
+        keep_checkpoints: Beside the best one, and at least the last.
     """
 
     steps: Positive | None = None

@@ -108,7 +108,7 @@ def make_arguments(
         eval_on_start=score is not None and not setting.resumed,
         save_strategy="steps",
         save_steps=run.evaluate_every,
-        save_total_limit=run.keep_checkpoints,
+        save_total_limit=run.keep_checkpoints + 1,  # at 1 the last would go if not the best
         metric_for_best_model=score,
         greater_is_better=True if score else None,
         disable_tqdm=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,8 @@ torch = pytest.importorskip("torch")  # never skipped in CI: see pytest_sessions
 from safetensors.torch import load_file
 
 from lamina_training.metrics_log import read_metrics
+from lamina_training.train import train
+from lamina_training.train_config import parse_train_config
 
 SCRIPT = """
 import json, sys
@@ -23,22 +26,17 @@ import torch
 torch.set_num_threads(1)
 from lamina_training.train import train
 from lamina_training.train_config import parse_train_config
-given, folder, cache, resume = json.loads(sys.argv[1]), *map(Path, sys.argv[2:4]), sys.argv[4:]
-train(parse_train_config(given, origin="test"), folder, cache=cache, resume=bool(resume))
+given, folder = json.loads(sys.argv[1]), Path(sys.argv[2])
+train(parse_train_config(given, origin="test"), folder, cache=folder.parent)
 """
 
 
-def launch(given: dict[str, Any], run: Path, processes: int, *more: str) -> None:
-    import json
-
+def train_in_two(given: dict[str, Any], run: Path) -> None:
     script = run.parent / "script.py"
     script.write_text(SCRIPT)
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
-        [
-            *(sys.executable, *(launcher if processes > 1 else []), str(script)),
-            *(json.dumps(given), str(run), str(run.parent), *more),
-        ],
+        [sys.executable, *launcher, str(script), json.dumps(given), str(run)],
         capture_output=True,
         text=True,
         timeout=300,
@@ -47,13 +45,20 @@ def launch(given: dict[str, Any], run: Path, processes: int, *more: str) -> None
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-@pytest.mark.parametrize("task", ["contrastive", "distil", "classification"])
+@pytest.mark.parametrize(
+    "task",
+    [
+        "contrastive",
+        pytest.param("distil", marks=pytest.mark.slow),
+        pytest.param("classification", marks=pytest.mark.slow),
+    ],
+)
 def test_two_gloo_processes_train_what_one_trains(
     task: str, settings: Callable[..., dict[str, Any]], calm_base: Path, tmp_path: Path
 ) -> None:
     given = settings(task, encoder={"base": str(calm_base)}, run={"steps": 4})
-    launch(given, tmp_path / "one", 1)
-    launch(given, tmp_path / "two", 2)
+    train(parse_train_config(given, origin="test"), tmp_path / "one", cache=tmp_path)
+    train_in_two(given, tmp_path / "two")
     one, two = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("one", "two"))
     assert [line["step"] for line in one] == [line["step"] for line in two]
     for left, right in zip(one, two, strict=True):
@@ -61,5 +66,7 @@ def test_two_gloo_processes_train_what_one_trains(
             assert right[name] == pytest.approx(left[name], rel=1e-3, abs=1e-5), (name, left)
     left, right = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
     for name, tensor in left.items():
-        if "pooler" not in name or task == "classification":  # an encoder's is never used
+        # A key's bias shifts all scores of a row alike, so its gradient is rounding noise, which
+        # AdamW blows up; an encoder's pooler is never used.
+        if not name.endswith("key.bias") and ("pooler" not in name or task == "classification"):
             assert torch.allclose(tensor, right[name], atol=1e-4), name
