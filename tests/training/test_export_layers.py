@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,13 @@ from lamina_training.graph import GraphRunner, export_fp32, open_session
 from lamina_training.layer_pooling_config import LayerPoolingConfig
 from lamina_training.source import ExportError, load_source
 
+KINDS = ("Transformer", "Pooling", "Normalize")
 TEXTS = ["the cat sits", "a dog runs fast in the red house .", "why ?", "zebra " * 70]
+RUN_FACTS = {
+    "config": {"encoder": {"base": "all-MiniLM-L6-v2"}, "task": "contrastive", "seed": 7},
+    "data": {"pairs.tsv": "ab" * 32},
+    "versions": {},
+}
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8")
 BOUNDS = {"fp32": 1e-5, "fp16": 1e-2, "int8": 1e-5}
 
@@ -42,10 +51,21 @@ def save_run(base: Path, folder: Path, **pooling: Any) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _small_grid() -> Iterator[None]:
+    """Compare on few shapes: the gate with all of them is test_export's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lamina_training.agreement.LENGTHS", (1, 2, 33))
+        patch.setattr("lamina_training.agreement.BATCHES", (1, 2, 16))
+        yield
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, make_tiny_bert: Any) -> Path:
     folder = tmp_path_factory.mktemp("runs")
-    return save_run(make_tiny_bert(folder / "base", pooling_mode="mean"), folder / "run")
+    run = save_run(make_tiny_bert(folder / "base", pooling_mode="mean"), folder / "run")
+    (run / "run.json").write_text(json.dumps(RUN_FACTS))
+    return run
 
 
 def export(run: Path, target: Path, items: Any, **options: Any) -> EncoderManifest:
@@ -73,6 +93,16 @@ def stripped(run: Path, items: Any, tmp_path_factory: pytest.TempPathFactory) ->
     target = tmp_path_factory.mktemp("stripped") / "encoder"
     export(run, target, items, strip="mean")
     return target
+
+
+@pytest.fixture(scope="module")
+def stripped_by_command(run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Stripped to another vector than training aimed at; with what the command printed."""
+    target = tmp_path_factory.mktemp("stripped") / "encoder"
+    options = ["--strip", "cls", "--precision", "fp32", "--with-weights"]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main(["export", str(run), str(target), *options]) == 0
+    return target, printed.getvalue()
 
 
 def test_kept_vectors_are_those_of_sentence_transformers(run: Path, kept: Path) -> None:
@@ -145,30 +175,26 @@ def test_a_stripped_export_is_a_plain_directory(run: Path, stripped: Path) -> No
     assert "all_layer_embeddings" not in model(model.preprocess(TEXTS))
 
 
-KINDS = ("Transformer", "Pooling", "Normalize")
-
-
 @pytest.mark.parametrize("strip", ["cls", "mean"])
 def test_stripped_vectors_are_those_of_a_plain_encoder_with_these_weights(
-    run: Path, tmp_path: Path, items: Any, strip: Any
+    run: Path, stripped: Path, stripped_by_command: tuple[Path, str], strip: str
 ) -> None:
     from sentence_transformers import SentenceTransformer
     from transformers import BertModel
 
-    export(run, tmp_path / "out", items, strip=strip, precisions=["fp32"])
-    encoder = OnnxEncoder.load(tmp_path / "out")
+    folder = stripped_by_command[0] if strip == "cls" else stripped
+    encoder = OnnxEncoder.load(folder, precision="fp32")
     found = encoder.encode(TEXTS, role="document").embeddings
     bert = BertModel.from_pretrained(run).eval()
-    model = SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    model = SentenceTransformer(str(folder), device="cpu")
     for text, row in zip(TEXTS, found, strict=True):
         features = model.tokenizer([f"the : {text.strip()}"], return_tensors="pt")
         with torch.no_grad():
             states = bert(**features).last_hidden_state[0]
         expected = states[0] if strip == "cls" else states.mean(dim=0)
-        expected = expected / expected.norm()
-        np.testing.assert_allclose(row, expected.numpy(), atol=1e-5)
-        loaded = model.encode(text, prompt_name="document")
-        np.testing.assert_allclose(loaded, expected.numpy(), atol=1e-6)
+        expected = (expected / expected.norm()).numpy()
+        np.testing.assert_allclose(row, expected, atol=1e-5)
+        np.testing.assert_allclose(model.encode(text, prompt_name="document"), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -183,11 +209,7 @@ def test_stripped_vectors_are_those_of_a_plain_encoder_with_these_weights(
     ],
     ids=lambda form: ",".join(map(str, form.values())),
 )
-def test_every_form_agrees_with_torch(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: dict[str, Any]
-) -> None:
-    monkeypatch.setattr("lamina_training.agreement.LENGTHS", (1, 2, 33))
-    monkeypatch.setattr("lamina_training.agreement.BATCHES", (1, 2, 16))
+def test_every_form_agrees_with_torch(run: Path, tmp_path: Path, form: dict[str, Any]) -> None:
     folder = save_run(run.parent / "base", tmp_path / "run", **form)
     attends = form["mode"] == "layer_attention"
     source = load_source(str(folder), cache=tmp_path, keep_attention=attends)
@@ -288,21 +310,20 @@ def test_a_plain_encoder_has_nothing_to_keep_or_strip(tiny_source: Path, options
         load_source(str(tiny_source), cache=tiny_source, **options)
 
 
-def test_a_fixed_pooling_with_a_head_can_be_stripped_too(
-    run: Path, tmp_path: Path, items: Any
-) -> None:
+def test_a_fixed_pooling_with_a_head_can_be_stripped_too(run: Path, tmp_path: Path) -> None:
     folder = save_run(run.parent / "base", tmp_path / "run", mode="mean", head="mlp")
-    manifest = export(folder, tmp_path / "out", items, strip="mean", precisions=["fp32"])
-    assert (manifest.attention, manifest.stripped_to) == ("none", "mean")
+    assert load_source(str(folder), cache=tmp_path).ending.label == "mean+mlp"
+    ending = load_source(str(folder), cache=tmp_path, strip="mean").ending
+    assert (ending.label, ending.attention, ending.stripped_to) == ("mean", "none", "mean")
+    assert not list(ending.modules[0].parameters())
 
 
 def test_the_command_says_where_it_strips_to_another(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    stripped_by_command: tuple[Path, str],
 ) -> None:
-    out = str(tmp_path / "out")
-    assert main(["export", str(run), out, "--strip", "cls", "--precision", "fp32"]) == 0
-    assert "trained towards mean" in capsys.readouterr().out
-    card = (tmp_path / "out" / "README.md").read_text()
+    folder, printed = stripped_by_command
+    assert "stripped to cls, though it was trained towards mean" in printed
+    card = (folder / "README.md").read_text()
     assert "vectors are the last layer's cls (training aimed at mean)" in card
     assert "--strip cls" in card
 
@@ -316,20 +337,18 @@ def test_the_cards_tell_how_to_load_and_where_the_weights_are(kept: Path, stripp
     assert "layer_weights" not in card
 
 
-def test_a_run_of_lamina_train_is_named_in_manifest_and_card(
-    run: Path, tmp_path: Path, items: Any
-) -> None:
-    folder = save_run(run.parent / "base", tmp_path / "run")
-    config = {"encoder": {"base": "all-MiniLM-L6-v2"}, "task": "contrastive", "seed": 7}
-    facts = {"config": config, "data": {"pairs.tsv": "ab" * 32}, "versions": {}}
-    (folder / "run.json").write_text(json.dumps(facts))
-    manifest = export(folder, tmp_path / "out", items, strip="cls", precisions=["fp32"])
+def test_a_run_of_lamina_train_is_named_in_manifest_and_card(stripped: Path) -> None:
+    manifest = EncoderManifest.read(stripped / "encoder.json")
     assert manifest.name == "run"
     assert manifest.provenance["base"] == "sentence-transformers/all-MiniLM-L6-v2"
-    assert manifest.provenance["training"]["data_sha256"] == {"pairs.tsv": "ab" * 32}
-    card = (tmp_path / "out" / "README.md").read_text()
+    assert manifest.provenance["training"]["data_sha256"] == RUN_FACTS["data"]
+    card = (stripped / "README.md").read_text()
     assert "Trained from `sentence-transformers/all-MiniLM-L6-v2`" in card
     assert "task contrastive, seed 7, on `pairs.tsv` (sha256 abababababab)" in card
+
+
+def test_a_run_that_does_not_say_what_it_was_is_refused(run: Path, tmp_path: Path) -> None:
+    folder = save_run(run.parent / "base", tmp_path / "run")
     (folder / "run.json").write_text("{}")
     with pytest.raises(ExportError, match=r"run\.json: not what `lamina train` writes"):
         load_source(str(folder), cache=tmp_path, strip="cls")
