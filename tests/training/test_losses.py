@@ -117,7 +117,7 @@ def loop_loss(
                 term = math.exp(cosine / temperature + (weight if c > 0 and j == i else 0.0))
                 if (c, j) == (0, i):
                     numerator = term
-                if not excluded[i, c, j]:
+                if (c, j) == (0, i) or not excluded[i, c, j]:
                     denominator += term
         total -= math.log(numerator / denominator)
     return total / len(anchors)
@@ -185,9 +185,10 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
 
 
 def masked(texts: list[list[str]], clusters: list[list[str | None]] | None = None) -> set[Any]:
-    """(anchor row, column, row) of every candidate that is no negative."""
+    """(anchor row, column, row) of every candidate that is no negative, but the own positives."""
     mask = duplicate_mask(keys_of(texts, clusters), torch.arange(len(texts)))
-    return set(map(tuple, mask.nonzero().tolist()))
+    own = {(row, 0, row) for row in range(len(texts))}
+    return set(map(tuple, mask.nonzero().tolist())) - own
 
 
 def test_distinct_texts_are_all_negatives() -> None:
@@ -275,6 +276,19 @@ def test_hybrid_adds_the_weighted_self_supervised_loss_of_the_anchors(weight: fl
     )
 
 
+def test_hybrid_keeps_an_anchor_from_the_second_encoding_of_its_positives_duplicate() -> None:
+    features, keys = toy_batch(3, 2)
+    keys[1, 0] = keys[0, 1]  # row 1's anchor is row 0's positive
+    model = Toy()
+    anchors = model(features[0])["sentence_embedding"]
+    excluded = torch.zeros(3, 1, 3, dtype=torch.bool)
+    excluded[0, 0, 1] = True
+    again = info_nce(anchors, anchors[None], temperature=0.05, excluded=excluded)
+    supervised = ContrastiveLoss(model)(features, keys)
+    hybrid = ContrastiveLoss(model, scheme="hybrid")(features, keys)
+    assert hybrid.item() == pytest.approx((supervised + again).item(), abs=1e-12)
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("mini_batch_size", [1, 2, 3, 7, 100])
 def test_caching_gives_the_gradients_of_the_plain_loss(scheme: Any, mini_batch_size: int) -> None:
@@ -326,17 +340,19 @@ def test_two_processes_give_the_loss_and_gradients_of_one(tmp_path: Path) -> Non
     ]
     replies = [process.communicate(timeout=120)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
-    assert [reply.splitlines()[-2:] for reply in replies] == [["plain equal", "cached equal"]] * 2
+    equal = [f"{name} {scheme} equal" for name in ("plain", "cached") for scheme in SCHEMES]
+    assert [reply.splitlines()[-len(equal) :] for reply in replies] == [equal] * 2
 
 
 # Each process holds half of a batch in which a row of one half duplicates a row of the other.
 PROCESS = """
 import sys
 from functools import partial
+from itertools import product
 import torch
 import torch.distributed
 from torch import nn
-from lamina_training.losses import CachedContrastiveLoss, ContrastiveLoss
+from lamina_training.losses import SCHEMES, CachedContrastiveLoss, ContrastiveLoss
 
 store, rank = sys.argv[1], int(sys.argv[2])
 torch.set_num_threads(1)
@@ -355,20 +371,23 @@ features = [torch.randn(6, 4, dtype=torch.float64) for _ in range(3)]
 keys = torch.arange(1, 37).reshape(6, 3, 2)
 keys[4] = keys[1]
 
-def step(make, rows, gather):
-    loss = make(Toy(), scheme="hybrid", gather_across_devices=gather)
+def step(make, scheme, rows, gather):
+    loss = make(Toy(), scheme=scheme, gather_across_devices=gather)
+    columns = 1 if scheme == "self_supervised" else 3
     linear.zero_grad()
-    value = loss([{"input": column[rows]} for column in features], keys[rows])
+    batch = [{"input": column[rows]} for column in features[:columns]]
+    value = loss(batch, keys[rows, :columns])
     value.backward()
     return torch.cat([value.detach()[None], linear.weight.grad.flatten(), linear.bias.grad])
 
 cached = partial(CachedContrastiveLoss, mini_batch_size=2)
-for name, make in (("plain", ContrastiveLoss), ("cached", cached)):
-    whole = step(make, slice(0, 6), False)
-    part = step(make, slice(3 * rank, 3 * rank + 3), True)
+makes = (("plain", ContrastiveLoss), ("cached", cached))
+for (name, make), scheme in product(makes, SCHEMES):
+    whole = step(make, scheme, slice(0, 6), False)
+    part = step(make, scheme, slice(3 * rank, 3 * rank + 3), True)
     torch.distributed.all_reduce(part)  # as data-parallel training averages
     equal = torch.allclose(part / 2, whole, atol=1e-12)
-    print(name, "equal" if equal else f"{part / 2} is not {whole}")
+    print(name, scheme, "equal" if equal else f"{part / 2} is not {whole}")
 torch.distributed.destroy_process_group()
 """
 
