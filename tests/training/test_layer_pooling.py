@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -510,13 +511,15 @@ def test_layers_can_be_left_out(base: Path) -> None:
     torch.testing.assert_close(found, by_hand)
 
 
-def test_the_length_is_the_bases_or_what_is_asked(base: Path) -> None:
+def test_the_length_is_the_bases_or_as_much_more_as_is_asked(base: Path, tmp_path: Path) -> None:
+    short = shutil.copytree(base, tmp_path / "short")
+    (short / "sentence_bert_config.json").write_text('{"max_seq_length": 100}')
     pooling = LayerPoolingConfig(mode="mean")
     lengths = [
-        build_encoder(base, pooling, cache=base.parent, seed=0, max_tokens=n).max_seq_length
-        for n in (None, 16)
+        build_encoder(short, pooling, cache=base.parent, seed=0, max_tokens=n).max_seq_length
+        for n in (None, 16, 200)
     ]
-    assert lengths == [512, 16]
+    assert lengths == [100, 100, 200]
 
 
 def test_labels_tell_the_forms_apart() -> None:

@@ -38,7 +38,8 @@ def build_encoder(
         pooling: How to pool.
         cache: Where pinned weights are kept.
         seed: Of the new weights; the process's own random state is left as it is.
-        max_tokens: Longest text, special tokens included; by default the base's own limit.
+        max_tokens: Longest text that it must be able to read, special tokens included: raises the
+            base's own limit where that is lower, and never lowers it.
         layers: Keep only these layers, counted from 0, in this order; None keeps all.
         reinitialize_top: How many upper layers, of those kept, lose what they learnt: an honest
             stand-in for a base that no one has tuned for sentences, where only tuned ones are to
@@ -62,11 +63,11 @@ def build_encoder(
             config.hidden_size, config.num_hidden_layers + 1, **pooling.model_dump()
         )
     limit = max_positions(config)
-    if max_tokens is not None:
-        if limit is not None and max_tokens > limit:
-            raise EncoderFolderError(
-                f"{folder.root}: reads {limit} tokens at most, asked for {max_tokens}"
-            )
+    if limit is not None and max_tokens is not None and max_tokens > limit:
+        raise EncoderFolderError(
+            f"{folder.root}: reads {limit} tokens at most, asked for {max_tokens}"
+        )
+    if max_tokens is not None and max_tokens > transformer.max_seq_length:
         transformer.max_seq_length = max_tokens
     return SentenceTransformer(modules=[transformer, module], device="cpu")
 

@@ -209,6 +209,17 @@ class RunTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped to m
 class EncoderTrainer(RunTrainer, SentenceTransformerTrainer):  # type: ignore[misc]  # untyped
     """Trains a `SentenceTransformer`."""
 
+    def __init__(self, *, max_tokens: int, **options: Any) -> None:
+        """Prepare a run.
+
+        Args:
+            max_tokens: Longest training text; the encoder itself keeps its own, longer limit, so
+                that neither evaluation nor what is exported cuts texts there.
+            options: Of `RunTrainer`.
+        """
+        super().__init__(**options)
+        self.data_collator.max_length = max_tokens
+
     def add_model_card_callback(self, default_args_dict: Any) -> None:
         """Leave the library's card out: it asks the hub, and a run has its report."""
 

@@ -40,6 +40,7 @@ def contrastive_trainer(
     model = starting_encoder(config, cache=setting.cache)
     model.to(arguments.device)
     return EncoderTrainer(
+        max_tokens=config.encoder.max_tokens,
         sources=sources,
         batches=batches,
         dropout=attention_dropout(model, config.attention_dropout),

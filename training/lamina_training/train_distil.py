@@ -52,6 +52,7 @@ def distil_trainer(
         gather_across_devices=setting.processes > 1,
     )
     return EncoderTrainer(
+        max_tokens=config.encoder.max_tokens,
         sources=[source],
         batches=batches,
         dropout=attention_dropout(model, config.attention_dropout),

@@ -31,8 +31,8 @@ def layers(
 ) -> None:
     """Show how much of each layer a text's vector takes, as an encoder with layer attention has it.
 
-    Layer 0 is the output of the embedding layer. Where every layer had the same share, "of equal"
-    would be 1.00 throughout.
+    Layer 0 is the output of the embedding layer. "of equal" is the weight divided by what it would
+    be if all layers had the same.
     """
     from lamina_index.encoder import OnnxEncoder
 
@@ -47,7 +47,9 @@ def layers(
         return
     from lamina_index.terminal import print_table
 
-    for text, row in zip(texts, weights.tolist(), strict=True):
+    for number, (text, row) in enumerate(zip(texts, weights.tolist(), strict=True)):
+        if number:
+            typer.echo()
         print_table(_draw(text, row))
 
 

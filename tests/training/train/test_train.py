@@ -257,3 +257,26 @@ def test_the_bar_tells_loss_rate_and_time_left_on_a_terminal_only(
         text = shown.getvalue()
         assert ("8/8" in text and "loss" in text and "steps/s" in text) == terminal
         assert bool(text) == terminal
+
+
+@pytest.mark.parametrize("task", ["contrastive", "distil"])
+def test_training_texts_are_cut_and_the_encoder_is_not(
+    task: str, make_config: Callable[..., TrainConfig], base: Path, tmp_path: Path
+) -> None:
+    widths: list[int] = []
+
+    class SeeWidths(TrainerCallback):  # type: ignore[misc]  # transformers is untyped to mypy
+        def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            def see(module: Any, given: Any) -> None:
+                if module.training:
+                    widths.append(given[0]["input_ids"].shape[1])
+
+            given["model"][0].register_forward_pre_hook(see)
+
+    config = make_config(task, encoder={"max_tokens": 4}, run={"steps": 2})
+    train(config, tmp_path / "run", cache=tmp_path, callbacks=[SeeWidths()])
+    assert widths
+    assert set(widths) == {4}
+    loaded = load_encoder(find_encoder(str(tmp_path / "run"), cache=tmp_path))
+    assert loaded.max_seq_length == 512
+    assert len(loaded.encode("cat " * 300, output_value="token_embeddings")) == 302
