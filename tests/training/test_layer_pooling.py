@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentence_transformers import SentenceTransformer
 
-from lamina_training.build_encoder import build_encoder
+from lamina_training.build_encoder import build_encoder, keep_layers, reinitialize_layers
 from lamina_training.encoder_folder import EncoderFolderError, find_encoder, load_encoder
 from lamina_training.layer_pooling import (
     FIXED_SLOPE,
@@ -476,6 +476,31 @@ def test_only_the_top_layers_are_drawn_anew(base: Path) -> None:
     top = found[0].model.encoder.layer[1]
     assert top.intermediate.dense.weight.std().item() == pytest.approx(0.2, rel=0.1)  # its config's
     assert not top.intermediate.dense.bias.any()
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "mpnet"])
+def test_families_of_encoders_give_all_layers_and_can_lose_some(family: str) -> None:
+    from transformers import AutoConfig, AutoModel
+
+    sizes = {"hidden_size": HIDDEN, "num_hidden_layers": 3, "num_attention_heads": 2}
+    if family == "distilbert":
+        sizes = {"dim": HIDDEN, "n_layers": 3, "n_heads": 2}
+    model = AutoModel.from_config(AutoConfig.for_model(family, vocab_size=50, **sizes)).eval()
+    bottom = {n: w.clone() for n, w in model.state_dict().items() if ".0." in n}
+    keep_layers(model, [0, 2])
+    reinitialize_layers(model, 1)
+    assert all(torch.equal(model.state_dict()[name], weight) for name, weight in bottom.items())
+    ids = torch.tensor([[7, 8, 9, 10]])
+    with torch.no_grad():
+        found = model(input_ids=ids, output_hidden_states=True)
+        features = {
+            "token_embeddings": found.last_hidden_state,
+            "all_layer_embeddings": found.hidden_states,
+            "attention_mask": torch.ones_like(ids),
+        }
+        pooled = LayerPooling(HIDDEN, 3, mode="layer_attention").eval()(features)
+    assert pooled["layer_weights"].shape == (1, 3)
+    torch.testing.assert_close(found.hidden_states[-1], found.last_hidden_state)
 
 
 @pytest.mark.parametrize(
