@@ -61,13 +61,15 @@ class RunTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped to m
         self.dropout = dropout
         self._budget: Tensor | None = None
         super().__init__(**options)
+        # Transformers' classifiers take the number of a step's rows and divide by that of a batch,
+        # so their loss would count once a process and batch. Batches are equal here: means do.
+        self.model_accepts_loss_kwargs = False
         self.remove_callback(PrinterCallback)  # which prints each log; ours go to metrics.jsonl
         self.add_callback(_DropoutProgress(dropout))
 
     # Data
 
     def get_train_dataloader(self) -> Any:
-        self.accelerator.even_batches = False  # as sentence-transformers has it
         rows: ConcatDataset[Any] = ConcatDataset(self._sources)
         loader = DataLoader(
             rows,
@@ -99,9 +101,6 @@ class RunTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped to m
             return found
         budget = self.dropout.budget_loss().to(found.device)
         self._budget = budget.detach() / self.current_gradient_accumulation_steps
-        if self.model_accepts_loss_kwargs and options.get("num_items_in_batch") is not None:
-            # the model has divided by all rows of the step already, so the trainer will not divide
-            budget = budget / self.current_gradient_accumulation_steps
         return found + budget
 
     def training_step(self, model: Any, inputs: Any, *given: Any, **options: Any) -> Tensor:

@@ -112,6 +112,32 @@ def test_every_choice_trains(
     assert "lamina" not in text  # attention dropout leaves no trace in what is saved
 
 
+@pytest.mark.parametrize(
+    ("task", "tables"),
+    [("classification", {}), ("distil", {"distil": {"similarity_weight": 0.0}})],
+    ids=str,
+)
+def test_two_accumulated_batches_are_one_of_twice_the_size(
+    task: str,
+    tables: dict[str, Any],
+    settings: Callable[..., dict[str, Any]],
+    make_config: Callable[..., TrainConfig],
+    calm_base: Path,
+    tmp_path: Path,
+) -> None:
+    rows = 64 if task == "distil" else 32  # all of them, so that the order does not matter
+    lines = []
+    for accumulate in (1, 2):
+        run = {"steps": 1, "batch_size": rows // accumulate, "accumulate": accumulate}
+        encoder = {"base": str(calm_base), "reinitialize_top": 1}
+        config = make_config(task, encoder=encoder, run=run, **tables)
+        folder = tmp_path / f"run-{accumulate}"
+        train(config, folder, cache=tmp_path)
+        lines.append(next(m for m in read_metrics(folder / "metrics.jsonl") if "loss" in m))
+    assert lines[0]["loss"] == pytest.approx(lines[1]["loss"], rel=1e-5)
+    assert lines[0]["gradient_norm"] == pytest.approx(lines[1]["gradient_norm"], rel=1e-4)
+
+
 def test_sources_with_other_columns_train_together(
     settings: Callable[..., dict[str, Any]],
     make_config: Callable[..., TrainConfig],
