@@ -149,7 +149,7 @@ def _end(folder: EncoderFolder, loaded: Any, keep_attention: bool, strip: Strip 
     """Choose what follows the transformer in the graph."""
     pooling, root = loaded[1], folder.root
     if isinstance(pooling, LayerPooling):
-        return _end_layer_pooling(root, loaded, pooling, keep_attention, strip)
+        return _end_layer_pooling(root, pooling, keep_attention, strip)
     if keep_attention or strip:
         flag = "--keep-attention" if keep_attention else "--strip"
         raise ExportError(
@@ -166,7 +166,7 @@ def _end(folder: EncoderFolder, loaded: Any, keep_attention: bool, strip: Strip 
 
 
 def _end_layer_pooling(
-    root: Path, loaded: Any, pooling: LayerPooling, keep_attention: bool, strip: Strip | None
+    root: Path, pooling: LayerPooling, keep_attention: bool, strip: Strip | None
 ) -> Ending:
     attends = pooling.attention is not None
     label, towards = pooling.config.label, pooling.config.strip_to
@@ -174,7 +174,6 @@ def _end_layer_pooling(
     if keep_attention and strip:
         raise ExportError("--keep-attention and --strip exclude each other; choose one")
     if strip:
-        loaded.transformers_model.config.output_hidden_states = False
         plain = LayerPooling(pooling.hidden_size, pooling.layers, mode=strip)
         return Ending([plain], strip, "stripped" if attends else "none", strip, trained)
     if keep_attention and not attends:
