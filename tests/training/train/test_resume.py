@@ -36,14 +36,14 @@ def lines(run: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("task", "tables", "at"),
     [
-        ("contrastive", {}, 5),
+        ("contrastive", {}, 6),  # step 5 is logged, and will be again
         ("contrastive", {}, 1),  # before the first checkpoint
         ("contrastive", {"pooling": {"mode": "layer_attention"}, "run": {"accumulate": 2}}, 7),
         ("contrastive", {"attention_dropout": {"kind": "attendout"}}, 5),
         ("contrastive", {"attention_dropout": {"kind": "scheduled_bernoulli"}}, 3),
         ("contrastive", {"contrastive": {"mini_batch_size": 2}}, 5),
-        ("distil", {}, 5),
-        ("classification", {}, 5),
+        ("distil", {}, 6),
+        ("classification", {}, 6),
         ("classification", {"attention_dropout": {"kind": "attendout"}}, 3),
     ],
     ids=str,
@@ -65,6 +65,25 @@ def test_resuming_gives_the_weights_of_an_unbroken_run(
     train(config, tmp_path / "broken", cache=tmp_path, resume=True)
     assert weights(tmp_path / "broken") == weights(tmp_path / "whole")
     assert lines(tmp_path / "broken") == lines(tmp_path / "whole")
+
+
+def test_a_resumed_run_goes_on_from_its_last_checkpoint(
+    make_config: Callable[..., TrainConfig],
+    interrupt_at: Callable[[int], TrainerCallback],
+    interrupted: type[Exception],
+    tmp_path: Path,
+) -> None:
+    begun: list[int] = []
+
+    class Watch(TrainerCallback):  # type: ignore[misc]  # transformers is untyped to mypy
+        def on_train_begin(self, args: Any, state: Any, *rest: Any, **more: Any) -> None:
+            begun.append(state.global_step)
+
+    with pytest.raises(interrupted):
+        train(make_config(), tmp_path / "run", cache=tmp_path, callbacks=[interrupt_at(5)])
+    train(make_config(), tmp_path / "run", cache=tmp_path, resume=True, callbacks=[Watch()])
+    train(make_config(), tmp_path / "run", cache=tmp_path, resume=True, callbacks=[Watch()])
+    assert begun == [4, 8]
 
 
 def test_a_half_written_checkpoint_is_passed_over(

@@ -181,6 +181,37 @@ def test_generators_are_a_group_with_their_own_rate_and_learn_after_the_warm_up(
     assert not any("generator" in name or "dropout" in name for name in model)
 
 
+def test_the_budget_pulls_the_drop_rates_to_its_target(
+    make_config: Callable[..., TrainConfig], tmp_path: Path
+) -> None:
+    reached = []
+    for target in (0.05, 0.6):
+        table = {"kind": "attendout", "initial": 0.3, "target": target, "warmup": 0.0}
+        table |= {"learning_rate": 0.3, "budget_weight": 1000.0}
+        run = tmp_path / f"run-{target}"
+        train(make_config(attention_dropout=table), run, cache=tmp_path)
+        lines = [m for m in read_metrics(run / "metrics.jsonl") if "loss" in m]
+        assert lines[0]["loss"] < 10  # the log tells the task's loss alone
+        reached.append(lines[-1]["drop_probability"])
+    assert max(reached[0]) < 0.3 < min(reached[1])
+
+
+@pytest.mark.parametrize("task", ["contrastive", "classification"])
+def test_gradients_of_the_generators_do_not_pile_up(
+    task: str, make_config: Callable[..., TrainConfig], tmp_path: Path
+) -> None:
+    config = make_config(task, attention_dropout={"kind": "attendout", "warmup": 0.0})
+    left: list[bool] = []
+
+    class Watch(TrainerCallback):  # type: ignore[misc]  # transformers is untyped to mypy
+        def on_step_begin(self, *args: Any, optimizer: Any, **kwargs: Any) -> None:
+            left.extend(p.grad is not None for p in optimizer.param_groups[-1]["params"])
+
+    train(config, tmp_path / "run", cache=tmp_path, callbacks=[Watch()])
+    assert len(left) == 8 * 6
+    assert not any(left)
+
+
 def test_a_loss_that_is_not_finite_stops_before_the_weights_and_keeps_the_last_checkpoint(
     make_config: Callable[..., TrainConfig], tmp_path: Path
 ) -> None:
