@@ -53,8 +53,9 @@ def token_means(states: Tensor, mask: Tensor) -> Tensor:
     Returns:
         (B, H).
     """
-    totals = (mask.to(states.dtype)[:, None, :] @ states)[:, 0]  # (B, H)
-    return totals / mask.sum(dim=1, keepdim=True).clamp(min=1)
+    weights = mask.to(states.dtype)
+    totals = (weights[:, None, :] @ states)[:, 0]  # (B, H)
+    return totals / weights.sum(dim=1, keepdim=True).clamp(min=1e-9)
 
 
 class LayerAttention(nn.Module):
