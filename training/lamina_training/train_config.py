@@ -7,7 +7,7 @@ relative to `data.folder`, which `lamina train --data` can replace.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from lamina_index.errors import LaminaError
 from lamina_training.attention_dropout.config import AttendOut, AttentionDropoutConfig, NoChange
+from lamina_training.config_errors import explain
 from lamina_training.layer_pooling_config import LayerPoolingConfig
 
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
@@ -373,61 +374,7 @@ def parse_train_config(given: Mapping[str, Any], *, origin: str) -> TrainConfig:
     try:
         return kind.model_validate(given)
     except ValidationError as error:
-        problems = [_problem(kind, given, dict(problem)) for problem in error.errors()]
-        raise TrainConfigError(f"{origin}: {'; '.join(problems)}") from error
-
-
-def _problem(kind: type[BaseModel], given: Mapping[str, Any], problem: dict[str, Any]) -> str:
-    place = _place(given, problem["loc"])
-    name = ".".join(map(str, place))
-    if problem["type"] == "extra_forbidden":
-        known = ", ".join(_known_keys(kind, given, place[:-1]))
-        return f"{name}: unknown key" + (f"; expected one of {known}" if known else "")
-    if problem["type"] == "missing":
-        return f"{name}: missing; give it"
-    message = str(problem["msg"])
-    if problem["type"] == "value_error":  # our own checks, which say what was found
-        told = message.removeprefix("Value error, ")
-        return f"{name}: {told}" if name else told
-    message = message[0].lower() + message[1:]
-    return f"{name}: {message}, found {problem['input']!r}"
-
-
-def _place(given: Any, loc: Sequence[int | str]) -> tuple[int | str, ...]:
-    """Take out of an error's place what is no key of the file: the tags of pydantic's unions."""
-    place: list[int | str] = []
-    for number, part in enumerate(loc):
-        last = number == len(loc) - 1
-        if isinstance(given, Mapping) and (part in given or last):
-            place.append(part)
-            given = given.get(str(part))
-        elif isinstance(given, Sequence) and not isinstance(given, str) and isinstance(part, int):
-            place.append(part)
-            given = given[part] if part < len(given) else None
-    return tuple(place)
-
-
-def _known_keys(
-    kind: type[BaseModel], given: Mapping[str, Any], place: Sequence[int | str]
-) -> list[str]:
-    """List what a table may hold, if its type is the same whatever stands in it."""
-    table: Any = kind
-    for part in place:
-        if isinstance(part, int):
-            continue
-        annotation = table.model_fields[part].annotation
-        table = _only_model(annotation)
-        if table is None:
-            return []
-    return list(table.model_fields)
-
-
-def _only_model(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    found = [_only_model(part) for part in getattr(annotation, "__args__", ())]
-    models = [model for model in found if model is not None]
-    return models[0] if len(models) == 1 else None
+        raise TrainConfigError(f"{origin}: {explain(kind, given, error)}") from error
 
 
 def _listed(counts: set[int]) -> str:
