@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -142,6 +142,8 @@ def _finish(trainer: RunTrainer, run: RunFolder, *, seconds: float) -> TrainResu
         seconds=round(seconds, 3),
     )
     if state.is_world_process_zero:
+        with suppress(OSError):
+            (run.checkpoints / "eval").rmdir()  # sentence-transformers makes it and leaves it empty
         trainer.save_weights(run.folder)
         write_json(run.result, {name: v for name, v in asdict(result).items() if name != "folder"})
     trainer.accelerator.wait_for_everyone()

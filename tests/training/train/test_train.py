@@ -76,6 +76,8 @@ def test_training_lowers_the_loss_and_logs_each_step(run: tuple[Path, TrainResul
 def test_nothing_in_the_folder_is_a_pickle(run: tuple[Path, TrainResult]) -> None:
     files = [path for path in run[0].rglob("*") if path.is_file()]
     assert {path.suffix for path in files} <= SAFE
+    names = {path.name.partition("-")[0] for path in (run[0] / "checkpoints").iterdir()}
+    assert names == {"checkpoint"}
 
 
 def test_run_json_tells_configuration_data_and_versions(run: tuple[Path, TrainResult]) -> None:
