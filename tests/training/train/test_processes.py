@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -27,7 +28,8 @@ torch.set_num_threads(1)
 from lamina_training.train import train
 from lamina_training.train_config import parse_train_config
 given, folder = json.loads(sys.argv[1]), Path(sys.argv[2])
-train(parse_train_config(given, origin="test"), folder, cache=folder.parent)
+config = parse_train_config(given, origin="test")
+train(config, folder, cache=folder.parent, resume=folder.exists())
 """
 
 
@@ -70,3 +72,17 @@ def test_two_gloo_processes_train_what_one_trains(
         # AdamW blows up; an encoder's pooler is never used.
         if not name.endswith("key.bias") and ("pooler" not in name or task == "classification"):
             assert torch.allclose(tensor, right[name], atol=1e-4), name
+
+
+@pytest.mark.slow
+def test_two_processes_resume_as_if_there_had_been_no_break(
+    settings: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    given = settings(run={"steps": 4, "keep_checkpoints": 2})
+    train_in_two(given, tmp_path / "run")
+    last = tmp_path / "run" / "checkpoints" / "checkpoint-4"
+    whole = {path.name: path.read_bytes() for path in last.glob("*.safetensors")}
+    shutil.rmtree(last)
+    train_in_two(given, tmp_path / "run")
+    assert {path.name: path.read_bytes() for path in last.glob("*.safetensors")} == whole
+    assert {"random_state_0.safetensors", "random_state_1.safetensors"} < whole.keys()
