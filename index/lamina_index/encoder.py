@@ -273,6 +273,26 @@ class OnnxEncoder:
             blank=counts <= self._blank_counts[role],
         )
 
+    def layer_weights(self, texts: Sequence[str], *, role: Role) -> NDArray[np.float32]:
+        """How much of each layer's value a text's embedding takes.
+
+        Returns:
+            (N, layers + 1) for N texts, each row a distribution; column 0 is the embedding layer.
+
+        Raises:
+            EncoderLoadError: If attention over layers is not in this encoder's graph.
+        """
+        if self.manifest.attention != "kept":
+            raise EncoderLoadError(
+                f"{self.folder}: its graph has no layer_weights (attention over layers: "
+                f"{self.manifest.attention}); export a run trained with layer attention by "
+                "`lamina export --keep-attention`"
+            )
+        prompt: str = getattr(self.manifest.prompts, role)
+        tokenized = self._tokenize([prompt + normalize_text(text) for text in texts])
+        rows = [self._run_graph([item], "layer_weights") for item in tokenized]
+        return np.concatenate(rows) if rows else np.empty((0, self.manifest.layers + 1), np.float32)
+
     def check_probes(self) -> None:
         """Compare the probes, encoded as documents, with the vectors in the manifest.
 
@@ -343,8 +363,10 @@ class OnnxEncoder:
             room -= 1
         return batches
 
-    def _run_graph(self, batch: Sequence[Encoding]) -> NDArray[np.float32]:
-        """Pad B items to their longest and run them in one call; (B, D)."""
+    def _run_graph(
+        self, batch: Sequence[Encoding], output: str = "sentence_embedding"
+    ) -> NDArray[np.float32]:
+        """Pad B items to their longest and run them in one call; one of the outputs, (B, ...)."""
         longest = max(len(item) for item in batch)
         width = min(self.max_tokens, -(-longest // self._width_step) * self._width_step)
         input_ids = np.zeros((len(batch), width), dtype=np.int64)
@@ -353,8 +375,8 @@ class OnnxEncoder:
             input_ids[row, : len(item)] = item.ids
             attention_mask[row, : len(item)] = 1
         feeds = {"input_ids": input_ids, "attention_mask": attention_mask}
-        output: NDArray[np.float32] = self._session.run(["sentence_embedding"], feeds)[0]
-        return output
+        rows: NDArray[np.float32] = self._session.run([output], feeds)[0]
+        return rows
 
 
 def _candidates(

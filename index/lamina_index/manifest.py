@@ -118,9 +118,12 @@ class EncoderManifest(_Manifest):
     max_tokens: int = Field(gt=2, description="special tokens included; longer texts are cut")
     pooling: str
     normalized: bool = True
-    # Reserved for encoders with attention over layers: exported with it, or as plain pooling.
-    attention: Literal["none", "kept", "stripped"] = "none"
-    stripped_to: Literal["cls", "mean"] | None = None
+    attention: Literal["none", "kept", "stripped"] = Field(
+        default="none", description="over layers: never trained with, in the graph, or taken off"
+    )
+    stripped_to: Literal["cls", "mean"] | None = Field(
+        default=None, description="plain pooling in place of the one that was trained"
+    )
     layers: int
     text_version: int
     language: str = "en"

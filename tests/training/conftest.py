@@ -143,3 +143,28 @@ def tiny_export(
         items=items,
     )
     return target
+
+
+@pytest.fixture(scope="session")
+def tiny_encoder() -> Callable[..., Any]:
+    """`tiny_encoder("BERT" | "RoBERTa" | "DistilBERT", head="ForSequenceClassification")`.
+
+    Random weights, 3 layers, 4 heads, 32 wide, no hidden dropout; attention dropout 0.1.
+    """
+
+    def make(kind: str, *, head: str = "Model", layers: int = 3, **settings: Any) -> Any:
+        import torch
+        import transformers
+
+        name = {"BERT": "Bert", "RoBERTa": "Roberta", "DistilBERT": "DistilBert"}[kind]
+        shape: dict[str, Any] = {"hidden_size": 32, "num_attention_heads": 4}
+        shape |= {"num_hidden_layers": layers, "vocab_size": 50, "pad_token_id": 0}
+        if kind == "DistilBERT":
+            shape |= {"hidden_dim": 64, "dropout": 0.0, "attention_dropout": 0.1}
+        else:
+            shape |= {"intermediate_size": 64, "hidden_dropout_prob": 0.0}
+        config = getattr(transformers, f"{name}Config")(**(shape | settings))
+        torch.manual_seed(0)
+        return getattr(transformers, f"{name}{head}")(config)
+
+    return make

@@ -70,7 +70,7 @@ def test_every_pooling_agrees_with_torch(
 ) -> None:
     monkeypatch.setattr("lamina_training.agreement.LENGTHS", (1, 2, 33))
     source = load_source(str(make_tiny_bert(tmp_path / "bert", pooling_mode=mode)), cache=tmp_path)
-    assert source.pooling == mode
+    assert source.ending.label == mode
     export_fp32(source, tmp_path / "model.onnx")
     runner = _runner(tmp_path / "model.onnx", source)
     assert check_parity(source, runner)["max_absolute_difference"] < 1e-5

@@ -11,6 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")  # never skipped in CI: see pytest_sessionstart
 
+from lamina_training.encoder_folder import EncoderFolderError
 from lamina_training.source import ExportError, front_matter, load_source
 
 
@@ -22,7 +23,7 @@ def folder(tmp_path: Path, make_tiny_bert: Callable[..., Path]) -> Path:
 def test_code_of_its_own_is_not_run(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     write_json(folder / "config.json", {**config, "auto_map": {"AutoModel": "evil.Model"}})
-    with pytest.raises(ExportError, match="auto_map"):
+    with pytest.raises(EncoderFolderError, match="auto_map"):
         load_source(str(folder), cache=folder)
 
 
@@ -30,7 +31,7 @@ def test_foreign_module_types_are_not_imported(folder: Path) -> None:
     modules = json.loads((folder / "modules.json").read_text())
     modules[1]["type"] = "os.system"
     write_json(folder / "modules.json", modules)
-    with pytest.raises(ExportError, match=r"os\.system"):
+    with pytest.raises(EncoderFolderError, match=r"os\.system"):
         load_source(str(folder), cache=folder)
 
 
@@ -38,13 +39,13 @@ def test_module_paths_stay_inside(folder: Path) -> None:
     modules = json.loads((folder / "modules.json").read_text())
     modules[1]["path"] = "../elsewhere"
     write_json(folder / "modules.json", modules)
-    with pytest.raises(ExportError, match="leaves the folder"):
+    with pytest.raises(EncoderFolderError, match="leaves the folder"):
         load_source(str(folder), cache=folder)
 
 
 def test_pickled_weights_are_not_read(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(ExportError, match="pickled weights"):
+    with pytest.raises(EncoderFolderError, match="pickled weights"):
         load_source(str(folder), cache=folder)
 
 
@@ -56,7 +57,7 @@ def test_safetensors_elsewhere_do_not_excuse_pickles(
     inner = move_transformer(folder)
     weights = (inner / "model.safetensors").rename(folder / "model.safetensors")
     shutil.copy(weights, inner / name)
-    with pytest.raises(ExportError, match=r"0_Transformer: no model\.safetensors"):
+    with pytest.raises(EncoderFolderError, match=r"0_Transformer: no model\.safetensors"):
         load_source(str(folder), cache=folder)
 
 
@@ -66,7 +67,7 @@ def test_pickled_weights_after_the_transformer_are_not_read(folder: Path) -> Non
     write_json(folder / "modules.json", [*modules, dense])
     (folder / "2_Dense").mkdir()
     (folder / "2_Dense" / "pytorch_model.bin").write_bytes(b"pickled")
-    with pytest.raises(ExportError, match=r"2_Dense: no model\.safetensors"):
+    with pytest.raises(EncoderFolderError, match=r"2_Dense: no model\.safetensors"):
         load_source(str(folder), cache=folder)
 
 
@@ -74,14 +75,14 @@ def test_modules_that_have_no_place_in_the_graph_are_refused(folder: Path) -> No
     modules = json.loads((folder / "modules.json").read_text())
     modules[0]["type"] = "sentence_transformers.models.Router"  # would load what it lists itself
     write_json(folder / "modules.json", modules)
-    with pytest.raises(ExportError, match="modules Router, Pooling; expected Transformer"):
+    with pytest.raises(EncoderFolderError, match="modules Router, Pooling; expected Transformer"):
         load_source(str(folder), cache=folder)
 
 
 @pytest.mark.parametrize("content", ["{", '{"0": "Transformer"}', '[{"type": "x"}]'])
 def test_an_unreadable_list_of_modules_is_named(folder: Path, content: str) -> None:
     (folder / "modules.json").write_text(content)
-    with pytest.raises(ExportError, match=r"modules\.json: expected a list"):
+    with pytest.raises(EncoderFolderError, match=r"modules\.json: expected a list"):
         load_source(str(folder), cache=folder)
 
 
@@ -100,7 +101,7 @@ def test_a_transformer_in_a_folder_of_its_own_is_the_same_model(
 
 
 def test_a_folder_that_is_no_encoder_says_what_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=r"config\.json: no such file"):
+    with pytest.raises(EncoderFolderError, match=r"config\.json: no such file"):
         load_source(str(tmp_path), cache=tmp_path)
 
 
@@ -130,7 +131,7 @@ def test_unknown_name_tells_what_is_known(tmp_path: Path, monkeypatch: pytest.Mo
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(ExportError, match="all-MiniLM-L6-v2"):
+    with pytest.raises(EncoderFolderError, match="all-MiniLM-L6-v2"):
         load_source("nobody/no-such-model", cache=tmp_path)
 
 

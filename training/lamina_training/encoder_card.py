@@ -63,15 +63,19 @@ def card_text(manifest: EncoderManifest, *, with_weights: bool) -> str:
             f"# {manifest.name}, exported for ONNX Runtime\n",
             (
                 f"Text encoder: {manifest.layers} layers, {manifest.pooling} pooling, "
-                f"{manifest.dimension} numbers a text, unit length. Based on `{base}`, weights "
-                "unchanged but for the precision.\n"
+                f"{manifest.dimension} numbers a text, unit length. "
+                + (
+                    f"Trained from `{base}`.\n"
+                    if "training" in manifest.provenance
+                    else f"Based on `{base}`, weights unchanged but for the precision.\n"
+                )
             ),
             "## Licence\n",
             _licence(manifest),
             "## Training\n",
             _training(manifest),
             "## Recipe\n",
-            "No training took place here. Made by:\n",
+            _pooling(manifest) + "Made by:\n",
             f"```\n{manifest.provenance['command']}\n```\n",
             "## Scores\n",
             _scores(manifest),
@@ -92,11 +96,12 @@ def _front_matter(manifest: EncoderManifest, base: str) -> str:
 
 
 def _licence(manifest: EncoderManifest) -> str:
+    changed = "trained further (below), " if "training" in manifest.provenance else ""
     if manifest.provenance["base"] == MINILM_L6.hub_id:
         return (
             "Apache-2.0 (text beside this file). The weights are all-MiniLM-L6-v2 by the "
             "sentence-transformers authors and the contributors to the Flax/JAX community week, "
-            "published under Apache-2.0; changed here: traced to ONNX, quantised.\n"
+            f"published under Apache-2.0; changed here: {changed}traced to ONNX, quantised.\n"
         )
     return (
         f"{manifest.license}, as the base model's card states it; keep that card and its licence "
@@ -105,12 +110,38 @@ def _licence(manifest: EncoderManifest) -> str:
 
 
 def _training(manifest: EncoderManifest) -> str:
+    text = _training_of_base(manifest)
+    if training := manifest.provenance.get("training"):
+        files = ", ".join(
+            f"`{name}` (sha256 {digest[:12]})" for name, digest in training["data_sha256"].items()
+        )
+        text += (
+            f"\nThen trained further with `lamina train`, task {training['task']}, seed "
+            f"{training['seed']}, on {files}; whoever publishes it adds these data's terms.\n"
+        )
+    return text
+
+
+def _training_of_base(manifest: EncoderManifest) -> str:
     if manifest.provenance["base"] == MINILM_L6.hub_id:
         rows = "\n".join(
             f"| {name} | {pairs} | {terms} |" for name, pairs, terms in _MINILM_SOURCES
         )
         return _MINILM_TRAINING.format(rows=rows)
     return f"By the authors of `{manifest.provenance['base']}`; see that model's card.\n"
+
+
+def _pooling(manifest: EncoderManifest) -> str:
+    trained = manifest.provenance.get("layer_pooling")
+    if trained is None:
+        return "No training took place here. "
+    text = f"Trained with the pooling `{trained['mode']}` of Lamina, head `{trained['head']}`"
+    if manifest.stripped_to is None:
+        return f"{text}, which is in the graph. "
+    return (
+        f"{text}, which was taken off: vectors are the last layer's {manifest.stripped_to} "
+        f"(training aimed at {trained['strip_to']}). "
+    )
 
 
 def _scores(manifest: EncoderManifest) -> str:
@@ -150,10 +181,19 @@ def _use(manifest: EncoderManifest, *, with_weights: bool) -> str:
         "nothing again. The tokenizer neither cuts nor pads by itself.\n\n"
         "```\nlamina index build --encoder FOLDER --input corpus.jsonl --collection DIR\n```\n"
     )
-    if with_weights:
+    if manifest.attention == "kept":
         text += (
-            "\n`sentence_transformers.SentenceTransformer(FOLDER)` loads it and gives the same.\n"
+            "\nThe output `layer_weights` (batch by layers, the embedding layer first) tells which "
+            'layers a text draws on: `lamina layers FOLDER "text"`.\n'
         )
+    if with_weights:
+        plain = manifest.stripped_to or "layer_pooling" not in manifest.provenance
+        flag = "" if plain else ", trust_remote_code=True"
+        text += (
+            f"\n`sentence_transformers.SentenceTransformer(FOLDER{flag})` loads it and gives the "
+            "same"
+        )
+        text += ".\n" if plain else ", where `lamina-search[training]` is installed.\n"
     prompts = {role: prompt for role, prompt in manifest.prompts.model_dump().items() if prompt}
     for role, prompt in prompts.items():
         text += f"\nEvery {role} is prefixed with `{prompt}`.\n"

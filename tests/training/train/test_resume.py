@@ -1,0 +1,121 @@
+"""A run that was broken off and resumed ends as one that was not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")  # never skipped in CI: see pytest_sessionstart
+
+from transformers import TrainerCallback
+
+from lamina_training.metrics_log import read_metrics
+from lamina_training.train import train
+from lamina_training.train_config import TrainConfig
+
+
+def weights(run: Path) -> dict[str, bytes]:
+    """The bytes of all weights, and of the optimiser's last state."""
+    last = run / "checkpoints" / "checkpoint-8"
+    found = {
+        str(path.relative_to(run)): path.read_bytes()
+        for path in (*run.glob("*.safetensors"), *run.glob("1_*/*.safetensors"))
+    }
+    return found | {str(p.relative_to(run)): p.read_bytes() for p in last.rglob("*.safetensors")}
+
+
+def lines(run: Path) -> list[dict[str, Any]]:
+    """The log without what time adds to it."""
+    kept = read_metrics(run / "metrics.jsonl")
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in kept]
+
+
+@pytest.mark.parametrize(
+    ("task", "tables", "at"),
+    [
+        ("contrastive", {}, 6),  # step 5 is logged, and will be again
+        ("contrastive", {}, 1),  # before the first checkpoint
+        ("contrastive", {"pooling": {"mode": "layer_attention"}, "run": {"accumulate": 2}}, 7),
+        ("contrastive", {"attention_dropout": {"kind": "attendout"}}, 5),
+        ("contrastive", {"attention_dropout": {"kind": "scheduled_bernoulli"}}, 3),
+        ("contrastive", {"contrastive": {"mini_batch_size": 2}}, 5),
+        ("distil", {}, 6),
+        ("classification", {}, 6),
+        ("classification", {"attention_dropout": {"kind": "attendout"}}, 3),
+    ],
+    ids=str,
+)
+def test_resuming_gives_the_weights_of_an_unbroken_run(
+    task: str,
+    tables: dict[str, Any],
+    at: int,
+    make_config: Callable[..., TrainConfig],
+    interrupt_at: Callable[[int], TrainerCallback],
+    interrupted: type[Exception],
+    tmp_path: Path,
+) -> None:
+    config = make_config(task, **tables)
+    train(config, tmp_path / "whole", cache=tmp_path)
+    with pytest.raises(interrupted):
+        train(config, tmp_path / "broken", cache=tmp_path, callbacks=[interrupt_at(at)])
+    torch.rand(3)  # the process's random state is another one than it was
+    train(config, tmp_path / "broken", cache=tmp_path, resume=True)
+    assert weights(tmp_path / "broken") == weights(tmp_path / "whole")
+    assert lines(tmp_path / "broken") == lines(tmp_path / "whole")
+
+
+def test_a_resumed_run_goes_on_from_its_last_checkpoint(
+    make_config: Callable[..., TrainConfig],
+    interrupt_at: Callable[[int], TrainerCallback],
+    interrupted: type[Exception],
+    tmp_path: Path,
+) -> None:
+    begun: list[int] = []
+
+    class Watch(TrainerCallback):  # type: ignore[misc]  # transformers is untyped to mypy
+        def on_train_begin(self, args: Any, state: Any, *rest: Any, **more: Any) -> None:
+            begun.append(state.global_step)
+
+    with pytest.raises(interrupted):
+        train(make_config(), tmp_path / "run", cache=tmp_path, callbacks=[interrupt_at(5)])
+    train(make_config(), tmp_path / "run", cache=tmp_path, resume=True, callbacks=[Watch()])
+    train(make_config(), tmp_path / "run", cache=tmp_path, resume=True, callbacks=[Watch()])
+    assert begun == [4, 8]
+
+
+def test_a_half_written_checkpoint_is_passed_over(
+    make_config: Callable[..., TrainConfig],
+    interrupt_at: Callable[[int], TrainerCallback],
+    interrupted: type[Exception],
+    tmp_path: Path,
+) -> None:
+    train(make_config(), tmp_path / "whole", cache=tmp_path)
+    with pytest.raises(interrupted):
+        train(make_config(), tmp_path / "broken", cache=tmp_path, callbacks=[interrupt_at(5)])
+    half = tmp_path / "broken/checkpoints/checkpoint-6"
+    half.mkdir()
+    (half / "model.safetensors").write_bytes(b"half")
+    (half / "trainer_state.json").write_text("{")
+    train(make_config(), tmp_path / "broken", cache=tmp_path, resume=True)
+    assert weights(tmp_path / "broken") == weights(tmp_path / "whole")
+
+
+def test_a_finished_run_can_be_resumed_to_no_effect(
+    make_config: Callable[..., TrainConfig], tmp_path: Path
+) -> None:
+    first = train(make_config(), tmp_path / "run", cache=tmp_path)
+    before = weights(tmp_path / "run")
+    again = train(make_config(), tmp_path / "run", cache=tmp_path, resume=True)
+    assert weights(tmp_path / "run") == before
+    assert (again.best_step, again.score) == (first.best_step, first.score)
+
+
+def test_another_seed_gives_other_weights(
+    make_config: Callable[..., TrainConfig], tmp_path: Path
+) -> None:
+    train(make_config(), tmp_path / "one", cache=tmp_path)
+    train(make_config(seed=8), tmp_path / "other", cache=tmp_path)
+    assert weights(tmp_path / "one") != weights(tmp_path / "other")

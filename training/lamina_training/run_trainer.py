@@ -1,0 +1,246 @@
+"""What our runs add to the trainers of transformers and sentence-transformers.
+
+Both trainers do the loop: batches, autocast, accumulation, clipping, schedule, several processes.
+Added are a fixed plan of batches, attention dropout with its own optimiser group and loss, a stop
+before a loss or gradient that is not finite reaches the weights, and checkpoints without pickle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformerTrainer
+from torch import Tensor, distributed, nn
+from torch.utils.data import ConcatDataset, DataLoader
+from transformers import PrinterCallback, Trainer, TrainerCallback
+
+from lamina_index.errors import DamagedError, LaminaError
+from lamina_training.attention_dropout import AttendOut, AttentionDropout
+from lamina_training.run_batches import RunBatches
+from lamina_training.training_state import (
+    load_optimizer,
+    load_random_state,
+    random_state_file,
+    save_optimizer,
+    save_random_state,
+)
+
+TRAINING_ONLY = "training_only.safetensors"
+"""Weights that training has and the trained model does not: G-Nets, a distillation's projection."""
+
+
+class DivergedError(LaminaError):
+    """A loss or gradient is not a finite number, so training cannot go on."""
+
+
+class RunTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped to mypy
+    """The additions, as a mixin that comes before one of the two trainers."""
+
+    def __init__(
+        self,
+        *,
+        sources: Sequence[Any],
+        batches: RunBatches,
+        dropout: AttentionDropout,
+        **options: Any,
+    ) -> None:
+        """Prepare a run.
+
+        Args:
+            sources: Data sets that `batches` draws from, in their order.
+            batches: Those of the whole run.
+            dropout: On the model already.
+            options: Of the trainer.
+        """
+        self._sources = sources
+        self._batches = batches
+        self.dropout = dropout
+        self._budget: Tensor | None = None
+        super().__init__(**options)
+        # Transformers' classifiers take the number of a step's rows and divide by that of a batch,
+        # so their loss would count once a process and batch. Batches are equal here: means do.
+        self.model_accepts_loss_kwargs = False
+        self.remove_callback(PrinterCallback)  # which prints each log; ours go to metrics.jsonl
+        self.add_callback(_DropoutProgress(dropout))
+
+    # Data
+
+    def get_train_dataloader(self) -> Any:
+        rows: ConcatDataset[Any] = ConcatDataset(self._sources)
+        loader = DataLoader(
+            rows,
+            batch_sampler=self._batches,
+            collate_fn=self.data_collator,
+            pin_memory=self.args.dataloader_pin_memory,
+        )
+        return self.accelerator.prepare(loader)
+
+    # Steps
+
+    def create_optimizer(self, model: Any = None) -> Any:
+        if self.optimizer is not None:
+            return self.optimizer
+        optimizer = super().create_optimizer(model)
+        config = self.dropout.config
+        if isinstance(config, AttendOut):
+            generators = self.dropout.parameters()
+            optimizer.add_param_group(
+                {"params": generators, "lr": config.learning_rate, "weight_decay": 0.0}
+            )
+        return optimizer
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, **options: Any
+    ) -> Any:
+        found = super().compute_loss(model, inputs, return_outputs=return_outputs, **options)
+        if return_outputs or not model.training:
+            return found
+        budget = self.dropout.budget_loss().to(found.device)
+        self._budget = budget.detach() / self.current_gradient_accumulation_steps
+        return found + budget
+
+    def training_step(self, model: Any, inputs: Any, *given: Any, **options: Any) -> Tensor:
+        loss: Tensor = super().training_step(model, inputs, *given, **options)
+        if self._budget is not None:  # the log tells the task's loss alone
+            loss = loss - self._budget
+        self._check_finite(loss, "loss")
+        return loss
+
+    def _clip_grad_norm(self, model: Any) -> Any:
+        longest = self.args.max_grad_norm
+        self.dropout.average_gradients()
+        own = self._own_of_loss()
+        if distributed.is_available() and distributed.is_initialized():
+            for parameter in own:
+                if parameter.grad is not None:
+                    distributed.all_reduce(parameter.grad)
+                    parameter.grad /= distributed.get_world_size()
+        for parameters in (self.dropout.parameters(), own):
+            if parameters:
+                nn.utils.clip_grad_norm_(parameters, longest)
+        norm = super()._clip_grad_norm(model)
+        self._check_finite(torch.as_tensor(norm), "gradient")
+        return norm
+
+    def _check_finite(self, value: Tensor, name: str) -> None:
+        if bool(torch.isfinite(value)):
+            return
+        raise DivergedError(
+            f"step {self.state.global_step + 1}: the {name} is {float(value)}; stopped before it "
+            f"reached the weights. The last checkpoint in {self.args.output_dir} is sound; start a "
+            "new run with a lower learning rate, more warm-up or precision fp32"
+        )
+
+    def _own_of_loss(self) -> list[nn.Parameter]:
+        """Weights that belong to the loss alone."""
+        loss = getattr(self, "loss", None)
+        if loss is None:
+            return []
+        of_model = {id(parameter) for parameter in self.model.parameters()}
+        return [p for p in loss.parameters() if id(p) not in of_model]
+
+    # Checkpoints
+
+    def save_weights(self, folder: Path) -> None:
+        """Write the model as its library loads it."""
+        raise NotImplementedError
+
+    def load_weights(self, folder: Path) -> None:
+        """Take up the weights of a checkpoint.
+
+        Raises:
+            DamagedError: If its files are not whole.
+        """
+        try:
+            super()._load_from_checkpoint(str(folder))
+        except Exception as error:  # whatever the libraries find wrong with it
+            raise DamagedError(
+                f"{folder}: cannot be loaded ({error}); delete it, and --resume takes the "
+                "checkpoint before it"
+            ) from error
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        if not self.args.should_save:
+            return
+        folder = Path(output_dir or self.args.output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.save_weights(folder)
+        extra = {f"dropout.{name}": value for name, value in self.dropout.state_dict().items()}
+        extra |= {f"loss.{n}": p.detach() for n, p in enumerate(self._own_of_loss())}
+        save_file(
+            {name: tensor.contiguous() for name, tensor in extra.items()}, folder / TRAINING_ONLY
+        )
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        folder = Path(resume_from_checkpoint)
+        self.load_weights(folder)
+        extra = load_file(folder / TRAINING_ONLY)
+        prefix = "dropout."
+        self.dropout.load_state_dict(
+            {n.removeprefix(prefix): v for n, v in extra.items() if n.startswith(prefix)}
+        )
+        with torch.no_grad():
+            for number, parameter in enumerate(self._own_of_loss()):
+                parameter.copy_(extra[f"loss.{number}"])
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if self.args.should_save:
+            save_optimizer(Path(output_dir), self.optimizer, self.lr_scheduler)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is not None:
+            load_optimizer(Path(checkpoint), self.optimizer, self.lr_scheduler)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        folder = Path(output_dir)
+        folder.mkdir(parents=True, exist_ok=True)  # another process may not have made it yet
+        save_random_state(folder / random_state_file(self.args.process_index))
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        if checkpoint is not None:
+            load_random_state(Path(checkpoint) / random_state_file(self.args.process_index))
+
+
+class EncoderTrainer(RunTrainer, SentenceTransformerTrainer):  # type: ignore[misc]  # untyped
+    """Trains a `SentenceTransformer`."""
+
+    def __init__(self, *, max_tokens: int, **options: Any) -> None:
+        """Prepare a run.
+
+        Args:
+            max_tokens: Longest training text; the encoder itself keeps its own, longer limit, so
+                that neither evaluation nor what is exported cuts texts there.
+            options: Of `RunTrainer`.
+        """
+        super().__init__(**options)
+        self.data_collator.max_length = max_tokens
+
+    def add_model_card_callback(self, default_args_dict: Any) -> None:
+        """Leave the library's card out: it asks the hub, and a run has its report."""
+
+    def save_weights(self, folder: Path) -> None:
+        self.model.save_pretrained(str(folder), create_model_card=False)
+
+
+class ClassifierTrainer(RunTrainer):
+    """Trains a classifier of transformers."""
+
+    def save_weights(self, folder: Path) -> None:
+        self.model.save_pretrained(folder)
+        self.processing_class.save_pretrained(folder)
+
+
+class _DropoutProgress(TrainerCallback):  # type: ignore[misc]  # transformers is untyped to mypy
+    def __init__(self, dropout: AttentionDropout) -> None:
+        self._dropout = dropout
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._dropout.step(state.global_step / state.max_steps)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        for parameter in self._dropout.parameters():  # which model.zero_grad() does not reach
+            parameter.grad = None

@@ -1,0 +1,186 @@
+"""One configuration -> one trained encoder or classifier, in a run folder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from accelerate import PartialState
+from rich.console import Console
+from safetensors import SafetensorError
+from transformers import TrainerCallback, set_seed
+
+from lamina_index.disk import disk_errors_told
+from lamina_index.errors import DeviceError, StorageFullError
+from lamina_training.dev_scores import dev_files
+from lamina_training.metrics_log import MetricsLog
+from lamina_training.progress_bar import ProgressBar
+from lamina_training.run_folder import CHECKPOINTS, RunFolder, run_facts, write_json
+from lamina_training.run_trainer import RunTrainer
+from lamina_training.text_sources import text_files
+from lamina_training.train_classification import classification_trainer
+from lamina_training.train_config import (
+    ClassificationConfig,
+    ContrastiveConfig,
+    DistilConfig,
+    TrainConfig,
+)
+from lamina_training.train_contrastive import contrastive_trainer
+from lamina_training.train_distil import distil_trainer
+from lamina_training.training_arguments import Setting
+
+_NO_SPACE = ("os error 28)", "os error 122)")
+"""How safetensors, in whose errors there is no errno, says ENOSPC and EDQUOT."""
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How a run ended.
+
+    Attributes:
+        folder: The run's folder.
+        steps: Of the run.
+        best_step: Whose weights the folder has; the last one where nothing was measured.
+        score_name: The dev score that chose it, None where nothing was measured.
+        score: Its value.
+        seconds: That this process trained, evaluations included; not those before a resumption.
+    """
+
+    folder: str
+    steps: int
+    best_step: int
+    score_name: str | None
+    score: float | None
+    seconds: float
+
+
+def train(
+    config: TrainConfig,
+    folder: Path,
+    *,
+    cache: Path,
+    resume: bool = False,
+    callbacks: Sequence[TrainerCallback] = (),
+    console: Console | None = None,
+) -> TrainResult:
+    """Train, and leave the best weights in the run's folder.
+
+    With several processes (torchrun) each calls this with the same arguments; the batch is shared.
+
+    Args:
+        config: What to train, on what, how long.
+        folder: Of the run; must not exist, or with `resume` be that of the same run.
+        cache: Folder that keeps fetched weights and teachers' embeddings.
+        resume: Go on from the last whole checkpoint, or from the start if there is none. On the
+            same machine with the same versions the weights are those of a run without a break.
+        callbacks: Told what happens, as transformers' trainer does.
+        console: Where the progress bar is drawn, if that is a terminal; standard error by default.
+
+    Raises:
+        LaminaError: If the configuration does not fit the data, the folder or the machine, a loss
+            is not finite (DivergedError), or no space is left (StorageFullError). The checkpoints
+            written before stay whole.
+    """
+    cpu = _stay_on_cpu(config)
+    processes = PartialState(cpu=cpu)
+    run = RunFolder(folder)
+    facts = run_facts(config, processes=processes.num_processes, data=_files(config))
+    with _disk_told(run):
+        if resume:
+            run.check_same(facts)
+        elif processes.is_main_process:
+            run.begin(facts)
+        if processes.is_main_process:
+            run.remove_unfinished()
+    processes.wait_for_everyone()
+    checkpoint = run.last_checkpoint() if resume else None
+    setting = Setting(run, cache, cpu, processes.num_processes, checkpoint is not None)
+    set_seed(config.seed)
+    bar = ProgressBar(console)
+    trainer = _make_trainer(config, setting, [bar, *callbacks])
+    trainer.add_callback(MetricsLog(run.metrics, more=trainer.dropout.statistics))
+    started = time.monotonic()
+    try:
+        with _disk_told(run):
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+            return _finish(trainer, run, seconds=time.monotonic() - started)
+    except StorageFullError:
+        run.remove_unfinished()
+        raise
+    finally:
+        bar.close()
+        trainer.dropout.remove()
+
+
+def _make_trainer(
+    config: TrainConfig, setting: Setting, callbacks: list[TrainerCallback]
+) -> RunTrainer:
+    makers: dict[type, Callable[..., RunTrainer]] = {
+        ContrastiveConfig: contrastive_trainer,
+        DistilConfig: distil_trainer,
+        ClassificationConfig: classification_trainer,
+    }
+    return makers[type(config)](config, setting, callbacks)
+
+
+def _finish(trainer: RunTrainer, run: RunFolder, *, seconds: float) -> TrainResult:
+    """Write the best weights and the result."""
+    state = trainer.state
+    best = state.best_global_step or state.global_step
+    if best != state.global_step:
+        trainer.load_weights(run.checkpoints / f"checkpoint-{best}")
+    result = TrainResult(
+        folder=str(run.folder),
+        steps=state.global_step,
+        best_step=best,
+        score_name=trainer.args.metric_for_best_model,
+        score=state.best_metric,
+        seconds=round(seconds, 3),
+    )
+    if state.is_world_process_zero:
+        with suppress(OSError):
+            (run.checkpoints / "eval").rmdir()  # sentence-transformers makes it and leaves it empty
+        trainer.save_weights(run.folder)
+        write_json(run.result, {name: v for name, v in asdict(result).items() if name != "folder"})
+    trainer.accelerator.wait_for_everyone()
+    return result
+
+
+def _files(config: TrainConfig) -> dict[str, Path]:
+    if isinstance(config, ClassificationConfig):
+        files = [config.data.train.file, config.data.dev.file]
+    else:
+        files = [*text_files(config.data), *dev_files(config.dev)]
+    return {str(file): config.data.folder / file for file in files}
+
+
+def _stay_on_cpu(config: TrainConfig) -> bool:
+    found = torch.cuda.is_available()
+    if config.run.device == "cuda" and not found:
+        raise DeviceError(
+            "run.device is cuda, but torch finds no CUDA device here; use auto or cpu, or install "
+            "a CUDA build of torch"
+        )
+    return config.run.device == "cpu" or not found
+
+
+@contextmanager
+def _disk_told(run: RunFolder) -> Iterator[None]:
+    """Tell a full disk as such, whichever library met it; whole checkpoints stay."""
+    advice = (
+        f"the checkpoints in {CHECKPOINTS} that were whole before are untouched; make room and "
+        "continue with --resume"
+    )
+    with disk_errors_told(run.folder, when_full=advice):
+        try:
+            yield
+        except SafetensorError as error:
+            if any(sign in str(error) for sign in _NO_SPACE):
+                raise StorageFullError(
+                    f"{run.folder}: no space left on the device; {advice}"
+                ) from error
+            raise

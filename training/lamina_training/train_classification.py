@@ -1,0 +1,121 @@
+"""`task = "classification"`: labelled texts or pairs -> a trainer of a classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+from lamina_training.attention_dropout import attention_dropout
+from lamina_training.build_encoder import keep_layers, reinitialize_layers
+from lamina_training.classification_scores import score_predictions
+from lamina_training.encoder_folder import EncoderFolderError, find_encoder
+from lamina_training.run_trainer import ClassifierTrainer
+from lamina_training.train_config import ClassificationConfig, LabelledFile
+from lamina_training.training_arguments import Setting, make_arguments, plan_batches, steps_of
+from lamina_training.training_data import LabelledExample, read_labelled, read_labels
+
+
+def classification_trainer(
+    config: ClassificationConfig, setting: Setting, callbacks: Sequence[TrainerCallback]
+) -> ClassifierTrainer:
+    """Read the data, put a classification head on the base and make ready to train both.
+
+    Raises:
+        LaminaError: If data or base cannot be read, or do not fit the configuration.
+    """
+    data = config.data
+    labels = read_labels(
+        data.folder / data.train.file, label=data.train.label, where=data.train.where or None
+    )
+    rows = _rows(data.train, data.folder, labels)
+    dev = _rows(data.dev, data.folder, labels)
+    arguments = make_arguments(
+        TrainingArguments,
+        config,
+        setting,
+        steps=steps_of(config, [len(rows)]),
+        score=config.score,
+        remove_unused_columns=False,  # the rows are our own, read by the collator below
+        label_names=["labels"],
+    )
+    model, tokenizer = _classifier(config, setting.cache, labels)
+    model.to(arguments.device)
+    return ClassifierTrainer(
+        sources=[rows],
+        batches=plan_batches(config, [len(rows)], processes=setting.processes),
+        dropout=attention_dropout(model, config.attention_dropout),
+        model=model,
+        args=arguments,
+        data_collator=Collator(tokenizer, config.encoder.max_tokens),
+        eval_dataset=dev,
+        processing_class=tokenizer,
+        compute_metrics=score_predictions,
+        callbacks=list(callbacks),
+    )
+
+
+class Collator:
+    """Labelled texts -> a padded batch; of a pair that is too long the longer text is cut."""
+
+    def __init__(self, tokenizer: Any, max_tokens: int) -> None:
+        self.tokenizer = tokenizer
+        self._max_tokens = max_tokens
+
+    def __call__(self, rows: Sequence[LabelledExample]) -> dict[str, Any]:
+        columns = [list(column) for column in zip(*(row.texts for row in rows), strict=True)]
+        batch: dict[str, Any] = self.tokenizer(
+            *columns,
+            truncation=True,
+            max_length=self._max_tokens,
+            padding=True,
+            return_tensors="pt",
+        )
+        batch["labels"] = torch.tensor([row.label for row in rows])
+        return batch
+
+
+def _rows(part: LabelledFile, folder: Path, labels: Sequence[str]) -> list[LabelledExample]:
+    rows = read_labelled(
+        folder / part.file,
+        columns=part.columns,
+        label=part.label,
+        labels=labels,
+        where=part.where or None,
+    )
+    return list(islice(rows, part.limit))
+
+
+def _classifier(
+    config: ClassificationConfig, cache: Path, labels: Sequence[str]
+) -> tuple[Any, Any]:
+    folder = find_encoder(config.encoder.base, cache=cache).transformer
+    try:
+        model = AutoModelForSequenceClassification.from_pretrained(
+            folder,
+            id2label=dict(enumerate(labels)),
+            label2id={label: number for number, label in enumerate(labels)},
+            dtype="float32",
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+        )
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise EncoderFolderError(f"{folder}: cannot be loaded ({error})") from error
+    if config.encoder.layers is not None:
+        keep_layers(model.base_model, config.encoder.layers)
+    if config.encoder.reinitialize_top:
+        reinitialize_layers(model.base_model, config.encoder.reinitialize_top)
+    return model, tokenizer
