@@ -50,7 +50,8 @@ _LIMITS = """\
   code and numbers are served far worse. It inherits the biases of web text.
 - Vectors of different precisions are near, not equal (see the cosines above); one collection is
   built and searched with one fingerprint.
-- int8 is exact per text: run each text alone, since its activation scale spans the whole call.
+- int8 with `batch_invariant` in encoder.json gives a text the same vector in any batch, to the last
+  bit if padded to a multiple of 4 tokens; without it, run each text alone.
 """
 
 
