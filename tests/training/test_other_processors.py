@@ -32,7 +32,7 @@ options.intra_op_num_threads = 1
 session = onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
 ids = np.arange(20)[None]
 feed = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
-np.save(sys.argv[2], session.run(["rows_out"], feed)[0])
+np.save(sys.argv[2], session.run(["token_embeddings"], feed)[0])
 """
 LOAD = """
 import numpy as np
@@ -68,14 +68,14 @@ def test_limited_pairs_do_not_saturate(
     graph = helper.make_graph(
         [
             helper.make_node("Gather", ["table", "input_ids"], ["rows"]),
-            helper.make_node("MatMul", ["rows", "weight"], ["rows_out"]),
+            helper.make_node("MatMul", ["rows", "weight"], ["token_embeddings"]),
         ],
         "one",
         [
             helper.make_tensor_value_info(name, TensorProto.INT64, ["b", "t"])
             for name in ("input_ids", "attention_mask")
         ],
-        [helper.make_tensor_value_info("rows_out", TensorProto.FLOAT, ["b", "t", 16])],
+        [helper.make_tensor_value_info("token_embeddings", TensorProto.FLOAT, ["b", "t", 16])],
         [numpy_helper.from_array(table, "table"), numpy_helper.from_array(weight, "weight")],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
