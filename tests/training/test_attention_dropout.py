@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch")  # never skipped in CI: see pytest_sessionstart
 from torch.nn import functional
 
 from lamina_training.attention_dropout import (

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch")  # never skipped in CI: see pytest_sessionstart
 from torch.nn import functional
 
 import lamina_training.attention_dropout.mask_sources as mask_sources

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch")  # never skipped in CI: see pytest_sessionstart
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -93,9 +93,9 @@ class PolicyGradient:
         loss = float(update().detach())
         passes = self._dropout.take_passes()
         reward = plain - self._evaluate(held_out)
-        advantage = reward - (reward if self.baseline is None else self.baseline)
-        momentum = self._config.baseline_momentum
         known = reward if self.baseline is None else self.baseline
+        advantage = reward - known
+        momentum = self._config.baseline_momentum
         self.baseline = momentum * known + (1 - momentum) * reward
         self._learn(policy_loss(passes, advantage, entropy_weight=self._config.entropy_weight))
         return PolicyStep(loss, reward, advantage)
