@@ -168,3 +168,18 @@ def tiny_encoder() -> Callable[..., Any]:
         return getattr(transformers, f"{name}{head}")(config)
 
     return make
+
+
+@pytest.fixture(params=["BERT", "RoBERTa", "DistilBERT"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def encoder(kind: str, tiny_encoder: Callable[..., Any]) -> Any:
+    return tiny_encoder(kind)
+
+
+@pytest.fixture
+def bert(tiny_encoder: Callable[..., Any]) -> Any:
+    return tiny_encoder("BERT").train()

@@ -26,7 +26,6 @@ from lamina_training.attention_dropout import (
     write_rate_table,
 )
 
-KINDS = ["BERT", "RoBERTa", "DistilBERT"]
 BASELINES = [PlainDropout(), LayerDrop(), AttentionLayerDrop(), DropHead()]
 METHODS = [*BASELINES, ScheduledBernoulli(), AttendOut(), AttendOut(objective="policy")]
 MASKING = METHODS[4:]
@@ -50,21 +49,6 @@ def masked_draws(dropout: AttentionDropout) -> Any:
     """The masks of the one forward pass since the last look."""
     (draws,) = dropout.take_passes()
     return draws
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def encoder(kind: str, tiny_encoder: Callable[..., Any]) -> Any:
-    return tiny_encoder(kind)
-
-
-@pytest.fixture
-def bert(tiny_encoder: Callable[..., Any]) -> Any:
-    return tiny_encoder("BERT").train()
 
 
 @pytest.mark.parametrize("config", METHODS, ids=lambda c: c.kind)

@@ -23,7 +23,6 @@ from lamina_training.attention_dropout import (
 )
 from lamina_training.attention_dropout.generator import MaskGenerator
 
-KINDS = ["BERT", "RoBERTa", "DistilBERT"]
 LEARNING = AttendOut(warmup=0.0)
 
 
@@ -38,21 +37,6 @@ def batch(lengths: list[int] | None = None, T: int = 9, *, seed: int = 5) -> dic
 def output(encoder: Any, inputs: dict[str, Any] | None = None, *, seed: int = 0) -> Any:
     torch.manual_seed(seed)
     return encoder(**(inputs or batch())).last_hidden_state
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def encoder(kind: str, tiny_encoder: Callable[..., Any]) -> Any:
-    return tiny_encoder(kind)
-
-
-@pytest.fixture
-def bert(tiny_encoder: Callable[..., Any]) -> Any:
-    return tiny_encoder("BERT").train()
 
 
 def test_generators_start_near_the_plain_rate(encoder: Any) -> None:
