@@ -24,6 +24,9 @@ from lamina_training.train_config import ClassificationConfig, TrainConfig
 PAIRS = 1000
 """Most pairs of dev texts that are measured: enough for a spectrum, and seconds on a CPU."""
 
+LAYER_TEXTS = 500
+"""Most texts whose layer weights are taken: percentiles need no more."""
+
 _BLOCK = 64
 
 
@@ -88,8 +91,10 @@ def measure_run(recorded: RecordedRun, *, cache: Path, data: Path | None) -> Mea
     except LaminaError as error:
         return Measures(notes=(f"embeddings not measured: {error}",))
     texts = list(dict.fromkeys((*pairs.first, *pairs.second)))
-    attends = config.pooling.mode == "layer_attention"
-    layers = spread_of(layer_weights(model, texts)) if attends else None
+    layers = None
+    if config.pooling.mode == "layer_attention":
+        some = [texts[place] for place in _spread(len(texts), LAYER_TEXTS)]
+        layers = spread_of(layer_weights(model, some))
     try:
         start = _moved(starting_encoder(config, cache=cache), config)
         before = measure_geometry(encode_with(start), pairs)

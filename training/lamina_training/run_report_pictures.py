@@ -13,7 +13,7 @@ from lamina_training.run_report_measures import Measures
 from lamina_training.run_report_words import SCORE_NAMES
 
 _SMOOTHED = 40
-"""With so many losses a running mean is drawn too, of a twentieth of them."""
+"""With so many losses a running mean is drawn too, of a tenth of them."""
 _RATES = {"drop_probability": "drop probability", "dropped": "share dropped"}
 """What is drawn of attention dropout: the first that is logged."""
 _ROUNDING = 1e-6
@@ -61,7 +61,7 @@ def _draw_loss(loss: Series) -> str:
     curves = [_curve(loss)]
     count = len(loss.steps)
     if count >= _SMOOTHED:
-        width = count // 20
+        width = count // 10
         kernel = np.full(width, 1 / width)
         means = Series(
             np.convolve(loss.steps, kernel, "valid"), np.convolve(loss.values, kernel, "valid")

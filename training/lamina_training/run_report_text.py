@@ -125,7 +125,7 @@ def _geometry(geometry: Mapping[str, Any]) -> list[str]:
     moments = {"before": "before training", "after": "best weights"}
     kept = {name: label for name, label in moments.items() if name in geometry}
     rows = [
-        (label, *(f"{geometry[moment][name]:.4f}" for moment in kept))
+        (label, *(f"{geometry[moment][name]:.4g}" for moment in kept))
         for name, label in _GEOMETRY.items()
     ]
     return [
@@ -140,8 +140,8 @@ def _geometry(geometry: Mapping[str, Any]) -> list[str]:
 
 def _show(names: Iterable[str], among: Sequence[str] | None = None) -> list[str]:
     found = [name for name in names if among is None or name in among]
-    alts = {name: _ALT.get(name) or f"{name.removesuffix('.svg')} over the steps" for name in found}
-    return [line for name, alt in alts.items() for line in (f"![{alt}]({name})", "")]
+    dev = "Dev score over the steps"
+    return [line for name in found for line in (f"![{_ALT.get(name, dev)}]({name})", "")]
 
 
 def _table(

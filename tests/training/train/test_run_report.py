@@ -69,7 +69,9 @@ def test_a_run_with_everything_has_all_pictures_and_the_text_shows_each(
 
 def test_the_scores_are_those_of_the_log(trained: tuple[Path, TrainResult]) -> None:
     run, result = trained
-    scores = {m["step"]: m["dev_sts"] for m in read_metrics(run / "metrics.jsonl") if "dev_sts" in m}
+    scores = {
+        m["step"]: m["dev_sts"] for m in read_metrics(run / "metrics.jsonl") if "dev_sts" in m
+    }
     values = values_of(run)
     assert values["dev"] == {
         "before": {"step": 0, "sts": scores[0]},
@@ -78,9 +80,10 @@ def test_the_scores_are_those_of_the_log(trained: tuple[Path, TrainResult]) -> N
     }
     assert (values["finished"], values["last_step"], values["score_name"]) == (True, 8, "sts")
     assert values["data_sha256"].keys() == {"triplets.tsv", "sts.tsv"}
-    assert f"best Spearman x 100 {result.score:.4g} at step {result.best_step}" in (
-        run / "report" / "report.md"
-    ).read_text()
+    assert (
+        f"best Spearman x 100 {result.score:.4g} at step {result.best_step}"
+        in (run / "report" / "report.md").read_text()
+    )
 
 
 def test_layers_and_space_are_measured_on_the_dev_texts_by_the_best_weights(

@@ -63,4 +63,4 @@ def train(
     if result.score is not None:
         line += f", best {result.score_name} {result.score:.4f} at step {result.best_step}"
     typer.echo(line)
-    typer.echo(f"report: {write_run_report(Path(result.folder), cache=cache, data=data)}")
+    typer.echo(f"report: {write_run_report(Path(result.folder), cache=cache)}")
