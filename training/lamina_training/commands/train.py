@@ -33,12 +33,13 @@ def train(
     """Train an encoder or a classifier as a file says.
 
     Shows a progress bar on a terminal and writes metrics.jsonl. The folder ends with the best
-    weights by the dev score, as sentence-transformers and `lamina export` take them. Under torchrun
-    each batch is shared by the processes.
+    weights by the dev score, as sentence-transformers and `lamina export` take them, and a report.
+    Under torchrun each batch is shared by the processes.
     """
     from lamina_index.errors import MissingExtraError
 
     try:
+        from lamina_training.run_report import write_run_report
         from lamina_training.train import train as run
         from lamina_training.train_config import read_train_config
     except ModuleNotFoundError as error:
@@ -62,3 +63,4 @@ def train(
     if result.score is not None:
         line += f", best {result.score_name} {result.score:.4f} at step {result.best_step}"
     typer.echo(line)
+    typer.echo(f"report: {write_run_report(Path(result.folder), cache=cache)}")
