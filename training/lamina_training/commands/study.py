@@ -25,6 +25,10 @@ def study(
     show: Annotated[
         bool, typer.Option("--list", help="Tell which runs have a result, and do none.")
     ] = False,
+    pages: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write a page for each from its results, and do no run."),
+    ] = None,
     results: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Folder of the results; beside the file by default."),
@@ -49,8 +53,9 @@ def study(
     from lamina_index.errors import MissingExtraError
 
     try:
-        from lamina_training.study.definition import StudyError, cells_of, read_study
-        from lamina_training.study.results import read_results, results_file
+        from lamina_training.study.definition import StudyError, read_study
+        from lamina_training.study.page import write_page
+        from lamina_training.study.results import load_results, results_file
         from lamina_training.study.runner import Place, run_study
     except ModuleNotFoundError as error:
         raise MissingExtraError(
@@ -65,13 +70,15 @@ def study(
         unknown = [name for name in arms or () if name not in found.arms]
         if unknown:
             raise StudyError(f"{file}: no arm {unknown[0]}; it has {', '.join(found.arms)}")
-        path = results_file(file, folder=results)
-        if show:
-            ended = read_results(path)
-            for cell in cells_of(found, origin=str(file)):
-                state = "done" if cell.fingerprint in ended else "missing"
+        if show or pages:
+            loaded = load_results(found, file, results=results)
+            if pages:
+                write_page(loaded, file, pages)
+            for cell in loaded.cells if show else ():
+                state = "missing" if cell in loaded.missing else "done"
                 typer.echo(f"{file.stem}\t{cell.arm}\t{cell.seed}\t{state}")
             continue
+        path = results_file(file, folder=results)
         done = run_study(
             found,
             Place(path, work / file.stem, cache),

@@ -88,6 +88,7 @@ class Study(_Table):
     Attributes:
         title: Of its page.
         question: What it asks.
+        answer: What the results say, with the interval; written once they are there.
         arms: By name, in the order of the tables.
         reference: The arm, and after a slash its exit, that others are compared with.
         seeds: Of the runs; arms are compared pair by pair of the same seed.
@@ -97,6 +98,7 @@ class Study(_Table):
 
     title: str
     question: str
+    answer: str = ""
     reference: str
     seeds: Annotated[tuple[int, ...], Field(min_length=1)]
     recipe: Mapping[str, Any]
@@ -142,18 +144,30 @@ class Cell:
 
 
 def read_study(path: Path) -> Study:
-    """Read and check a study's file; one that `extends` another is laid over it, key by key.
+    """Read and check a study's file.
+
+    One that `extends` another is laid over it, key by key; tables named by `without` are taken out
+    of the other first.
 
     Raises:
         StudyError: If it cannot be read, or a key is unknown, missing or wrong.
     """
-    given = _read_toml(path)
-    if "extends" in given:
-        given = merge(_read_toml(path.parent / str(given.pop("extends"))), given)
+    given = _read_extended(path, ())
     try:
         return Study.model_validate(given)
     except ValidationError as error:
         raise StudyError(f"{path}: {explain(Study, given, error)}") from error
+
+
+def _read_extended(path: Path, below: tuple[Path, ...]) -> dict[str, Any]:
+    if path in below:
+        raise StudyError(f"{path}: extends itself, through {' and '.join(map(str, below))}")
+    given = _read_toml(path)
+    without = given.pop("without", [])
+    if "extends" not in given:
+        return given
+    other = _read_extended(path.parent / str(given.pop("extends")), (*below, path))
+    return merge({key: value for key, value in other.items() if key not in without}, given)
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

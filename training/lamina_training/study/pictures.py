@@ -35,7 +35,9 @@ def _curves(found: StudyResults, arms: Sequence[str]) -> str | None:
     curves = []
     for name in arms:
         runs = [dict(line["dev"]) for line in found.of_arm(name).values()]
-        steps = sorted(set[int]().intersection(*runs) if not runs else set(runs[0]).intersection(*runs))
+        steps = sorted(
+            set[int]().intersection(*runs) if not runs else set(runs[0]).intersection(*runs)
+        )
         if not steps:
             continue
         points = [estimate([run[step] for run in runs]) for step in steps]
@@ -102,7 +104,9 @@ def _layers(found: StudyResults, arm: str) -> str | None:
 
 
 def _drops(found: StudyResults, arm: str) -> str | None:
-    runs: list[Mapping[int, Any]] = [dict(line["drop_rates"]) for line in found.of_arm(arm).values()]
+    runs: list[Mapping[int, Any]] = [
+        dict(line["drop_rates"]) for line in found.of_arm(arm).values()
+    ]
     steps = sorted(set(runs[0]).intersection(*runs)) if runs else []
     if len(steps) < 2:
         return None
@@ -118,3 +122,7 @@ def _drops(found: StudyResults, arm: str) -> str | None:
         ordered=True,
         whole=True,
     )
+
+
+def _shared_steps(runs: Sequence[Mapping[int, Any]]) -> list[int]:
+    return sorted(set(runs[0]).intersection(*runs)) if runs else []

@@ -85,7 +85,7 @@ def run_study(
             if not ours or cell.fingerprint in read_results(place.results):
                 continue
             if tasks is None and not isinstance(cell.config, ClassificationConfig):
-                tasks = read_tasks(study.measure, cell.config.data.folder)
+                tasks = read_tasks(study.measure, cell.config.data.folder)  # once for all
             started = time.monotonic()
             line = _run(cell, study, tasks, place)
             append_result(place.results, line)
@@ -119,19 +119,22 @@ def _run(cell: Cell, study: Study, tasks: StudyTasks | None, place: Place) -> di
         }
     line["dev"] = _dev_curve(log, _deciding(cell))
     line["drop_rates"] = _drop_rates(log)
-    if isinstance(cell.config, ClassificationConfig):
+    if tasks is None:
         scores = [score for _, score in line["dev"]]
         line["exits"] = {"kept": {"dev_last": scores[-1], "dev_best": max(scores)}}
-        return line
-    if tasks is None:
-        raise ValueError("an encoder's measures need their data")
-    if cell.trains:
-        model = load_encoder(find_encoder(str(folder), cache=place.cache))
     else:
-        model = starting_encoder(cell.config, cache=place.cache)
-    line["exits"] = measure_encoder(model, tasks, cell.exits, study.measure)
+        model = _encoder(cell, folder, place.cache)
+        line["exits"] = measure_encoder(model, tasks, cell.exits, study.measure)
     line["cpu_seconds"] = round(time.process_time() - cpu, 1)
     return line
+
+
+def _encoder(cell: Cell, folder: Path, cache: Path) -> Any:
+    if isinstance(cell.config, ClassificationConfig):
+        raise TypeError("a classifier is no encoder")
+    if cell.trains:
+        return load_encoder(find_encoder(str(folder), cache=cache))
+    return starting_encoder(cell.config, cache=cache)
 
 
 def _deciding(cell: Cell) -> str | None:
