@@ -58,10 +58,9 @@ def read_tasks(measures: Measures, data: Path) -> StudyTasks:
     known = (STSB_DEV, *TASKS)
     if unknown := [name for name in measures.sts if name not in known]:
         raise StudyError(f"measure.sts {unknown[0]!r}: expected one of {', '.join(known)}")
-    sts: dict[str, StsPairs] = {}
-    if measures.sts:
-        found = read_sts_tasks(data) | {STSB_DEV: read_stsb(data, "dev")}
-        sts = {name: found[name] for name in measures.sts}
+    sts = read_sts_tasks(data, [name for name in measures.sts if name != STSB_DEV])
+    if STSB_DEV in measures.sts:
+        sts[STSB_DEV] = read_stsb(data, "dev")
     test = read_stsb(data, "test") if measures.geometry or measures.layers else None
     return StudyTasks(
         sts=sts,
