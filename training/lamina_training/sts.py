@@ -100,7 +100,7 @@ def read_sickr(data: Path, split: Split) -> StsPairs:
 
 
 def read_sts_tasks(data: Path, names: Iterable[str] = TASKS) -> dict[str, StsPairs]:
-    """Read test sets of `TASKS` from one data folder, all seven by default; raises as `read_sts`."""
+    """Read test sets of `TASKS` from a data folder, all seven by default; raises as `read_sts`."""
     return {name: _read_task(data, name) for name in names}
 
 

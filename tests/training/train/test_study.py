@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -178,7 +177,7 @@ def test_a_file_that_is_no_study_is_named(
 def test_a_wrong_key_of_an_arm_names_the_arm(study: Study) -> None:
     given = study.model_dump()
     given["arms"]["mean"]["change"] = {"optimizer": {"speed": 1}}
-    with pytest.raises(LaminaError, match="test: arm mean: optimizer.speed: unknown key"):
+    with pytest.raises(LaminaError, match=r"test: arm mean: optimizer\.speed: unknown key"):
         list(cells_of(Study.model_validate(given), origin="test"))
 
 
@@ -392,7 +391,7 @@ def test_a_page_is_a_function_of_results_and_shows_what_is_missing(
             "arm": cell.arm,
             "seed": cell.seed,
             "fingerprint": cell.fingerprint,
-            "exits": {name: numbers for name in cell.exits},
+            "exits": dict.fromkeys(cell.exits, numbers),
             "dev": [[0, 70.0], [2, 80.0]],
             "drop_rates": [],
             "steps": 2,
