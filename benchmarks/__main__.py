@@ -14,7 +14,8 @@ SCRIPTS = (
     ("bench_index.py", "--large"),
     ("bench_service.py",),
     ("bench_search.py",),
-    ("bench_quality.py", "--large"),
+    ("bench_quality.py",),
+    ("bench_distractors.py",),
     ("int8_study.py",),
     ("report.py",),
 )

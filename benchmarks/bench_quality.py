@@ -8,7 +8,6 @@ The int8 encoder that is bundled, beside the fp32 one that it was made from:
   queries both encoded by the one against both by the other.
 - `same_vectors`: fp32 MRR@10 by sentence-transformers' InformationRetrievalEvaluator.
 - `stsb`: Spearman's correlation on the pairs of STS-B dev.
-- `distractors` (--large): the test split with 400,000 Wikipedia sentences in the corpus.
 
 All-MiniLM-L6-v2 was trained on Quora duplicates by its authors.
 """
@@ -25,13 +24,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from corpora import QUORA, SHARED_DATA, base_weights, wiki_corpus
+from corpora import QUORA, SHARED_DATA, base_weights
 from harness import LAMINA, RESULTS, parser, rounded, run_measured, write_result
 from numpy.typing import NDArray
 
 from lamina_index.encoder import OnnxEncoder
 
-DISTRACTORS = 400_000
 METRICS = ("mrr@10", "ndcg@10", "recall@1", "recall@10", "recall@100", "map@100")
 NEIGHBOURS = 10
 QUERY_BLOCK = 256
@@ -57,9 +55,7 @@ class Vectors:
 
 
 def main() -> None:
-    options = parser(__doc__)
-    options.add_argument("--large", action="store_true", help="add `distractors`")
-    arguments = options.parse_args()
+    arguments = parser(__doc__).parse_args()
     if arguments.small:
         raise SystemExit("judged queries need the whole corpus; there is no --small here")
     work: Path = arguments.work
@@ -85,19 +81,10 @@ def main() -> None:
     results["same_vectors"] = compare_evaluators(
         vectors["fp32"], list(queries), results["exact"]["fp32"]["test"]["mrr@10"]
     )
-    if arguments.large:
-        wiki = wiki_corpus(work, DISTRACTORS).path
-        results["distractors"] = {
-            precision: evaluate(
-                "test", folder, "--corpus", QUORA / "corpus.tsv", "--distractors", wiki
-            )
-            for precision, folder in folders.items()
-        }
     settings = {
         "corpus": "Quora questions",
         "documents": len(vectors["int8"].ids),
         "queries": {"test": len(queries), "dev": len(read_rows("queries.tsv", split="dev"))},
-        "distractors": DISTRACTORS if arguments.large else 0,
     }
     write_result(arguments.output or RESULTS / "quality.json", settings, results)
 
