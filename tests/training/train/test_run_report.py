@@ -116,6 +116,20 @@ def test_writing_it_again_gives_the_same_files_and_removes_old_pictures(
     assert {path.name: path.read_bytes() for path in (run / "report").iterdir()} == before
 
 
+@pytest.mark.parametrize("start", [-100.0, 100.5])
+def test_a_run_that_gained_nothing_says_so(
+    start: float, trained: tuple[Path, TrainResult], tmp_path: Path
+) -> None:
+    run = shutil.copytree(trained[0], tmp_path / "run")
+    first, *rest = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    changed = json.dumps({**json.loads(first), "dev_sts": start}) + "\n"
+    (run / "metrics.jsonl").write_text(changed + "".join(rest))
+    write_run_report(run, cache=tmp_path)
+    said = "**No evaluation beat the score before training.**"
+    assert (said in (run / "report" / "report.md").read_text()) == (start > 100)
+    assert values_of(run)["dev"]["best"]["step"] > 0
+
+
 def test_a_run_that_was_broken_off_is_reported_by_its_best_checkpoint(
     make_config: Callable[..., TrainConfig],
     interrupt_at: Callable[[int], TrainerCallback],
