@@ -23,7 +23,7 @@ sys.exit(main())
     [
         ("torch", ["train", "--config", "a.toml"]),
         ("onnx", ["export", "a", "b"]),
-        ("matplotlib", ["report", "a"]),
+        ("matplotlib", ["train", "--config", "a.toml"]),
     ],
 )
 def test_the_extra_to_install_is_named(package: str, command: list[str]) -> None:
