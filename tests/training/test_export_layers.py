@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,8 @@ from lamina_training.graph import GraphRunner, export_fp32, open_session
 from lamina_training.layer_pooling_config import LayerPoolingConfig
 from lamina_training.source import ExportError, load_source
 
+pytestmark = pytest.mark.usefixtures("small_grid")
+
 KINDS = ("Transformer", "Pooling", "Normalize")
 TEXTS = ["the cat sits", "a dog runs fast in the red house .", "why ?", "zebra " * 70]
 RUN_FACTS = {
@@ -49,15 +50,6 @@ def save_run(base: Path, folder: Path, **pooling: Any) -> Path:
     model.prompts = {"query": "how : ", "document": "the : "}
     model.save_pretrained(str(folder), create_model_card=False)
     return folder
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _small_grid() -> Iterator[None]:
-    """Compare on few shapes: the gate with all of them is test_export's."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lamina_training.agreement.LENGTHS", (1, 2, 33))
-        patch.setattr("lamina_training.agreement.BATCHES", (1, 2, 16))
-        yield
 
 
 @pytest.fixture(scope="module")

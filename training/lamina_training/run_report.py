@@ -97,7 +97,7 @@ def _dev(recorded: RecordedRun, history: History) -> dict[str, Any] | None:
         return None
     trained = deciding.steps > 0
     moments: dict[str, float | None] = {
-        "before": 0.0 if not trained.all() else None,
+        "before": None if trained.all() else 0.0,
         "best": None,
         "last": None,
     }

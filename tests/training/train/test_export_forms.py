@@ -6,7 +6,7 @@ import contextlib
 import io
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +30,7 @@ from lamina_training.sts import read_sts, score_sts
 from lamina_training.train import train
 from lamina_training.train_config import TrainConfig
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _small_grid() -> Iterator[None]:
-    """Check parity on few shapes: the gate with all of them is test_export's."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lamina_training.agreement.LENGTHS", (1, 2, 33))
-        patch.setattr("lamina_training.agreement.BATCHES", (1, 2, 16))
-        yield
+pytestmark = pytest.mark.usefixtures("small_grid")
 
 
 @pytest.fixture(scope="module")

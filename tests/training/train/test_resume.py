@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,23 @@ def test_resuming_gives_the_weights_of_an_unbroken_run(
     train(config, tmp_path / "broken", cache=tmp_path, resume=True)
     assert weights(tmp_path / "broken") == weights(tmp_path / "whole")
     assert lines(tmp_path / "broken") == lines(tmp_path / "whole")
+
+
+def test_a_resumed_run_counts_its_seconds_on(
+    make_config: Callable[..., TrainConfig],
+    interrupt_at: Callable[[int], TrainerCallback],
+    interrupted: type[Exception],
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(interrupted):
+        train(make_config(), tmp_path / "run", cache=tmp_path, callbacks=[interrupt_at(6)])
+    path = tmp_path / "run" / "metrics.jsonl"
+    later = [{**line, "seconds": line["seconds"] + 1000} for line in read_metrics(path)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in later))
+    train(make_config(), tmp_path / "run", cache=tmp_path, resume=True)
+    seconds = [line["seconds"] for line in read_metrics(path)]
+    assert seconds == sorted(seconds)
+    assert seconds[0] > 1000
 
 
 def test_a_resumed_run_goes_on_from_its_last_checkpoint(

@@ -116,38 +116,57 @@ def test_writing_it_again_gives_the_same_files_and_removes_old_pictures(
     assert {path.name: path.read_bytes() for path in (run / "report").iterdir()} == before
 
 
-def test_a_run_that_was_broken_off_is_reported_by_its_best_checkpoint(
+@pytest.mark.parametrize("start", [-100.0, 100.5])
+def test_a_run_that_gained_nothing_says_so(
+    start: float, trained: tuple[Path, TrainResult], tmp_path: Path
+) -> None:
+    run = shutil.copytree(trained[0], tmp_path / "run")
+    first, *rest = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    changed = json.dumps({**json.loads(first), "dev_sts": start}) + "\n"
+    (run / "metrics.jsonl").write_text(changed + "".join(rest))
+    write_run_report(run, cache=tmp_path)
+    said = "**No evaluation beat the score before training.**"
+    assert (said in (run / "report" / "report.md").read_text()) == (start > 100)
+    assert values_of(run)["dev"]["best"]["step"] > 0
+
+
+@pytest.fixture
+def broken_off(
     make_config: Callable[..., TrainConfig],
     interrupt_at: Callable[[int], TrainerCallback],
     interrupted: type[Exception],
     tmp_path: Path,
+) -> Callable[[int], Path]:
+    """A run that ended in a step, reported."""
+
+    def run_until(step: int) -> Path:
+        with pytest.raises(interrupted):
+            train(make_config(), tmp_path / "run", cache=tmp_path, callbacks=[interrupt_at(step)])
+        write_run_report(tmp_path / "run", cache=tmp_path)
+        return tmp_path / "run"
+
+    return run_until
+
+
+def test_a_run_that_was_broken_off_is_reported_by_its_best_checkpoint(
+    broken_off: Callable[[int], Path], data: Path
 ) -> None:
-    run = tmp_path / "run"
-    with pytest.raises(interrupted):
-        train(make_config(), run, cache=tmp_path, callbacks=[interrupt_at(6)])
-    write_run_report(run, cache=tmp_path)
+    run = broken_off(6)
     values = values_of(run)
     assert (values["finished"], values["last_step"]) == (False, 5)
     assert set(values["dev"]) == {"before", "best", "last"}
     assert {"before", "after"} < values["geometry"].keys()
     assert ", not finished" in (run / "report" / "report.md").read_text()
     best = values["dev"]["best"]["step"]
-    pairs = read_sts(make_config().data.folder / "sts.tsv")
     model = load_encoder(find_encoder(str(run / "checkpoints" / f"checkpoint-{best}"), cache=run))
-    expected = measure_geometry(encode_with(model), pairs)
+    expected = measure_geometry(encode_with(model), read_sts(data / "sts.tsv"))
     assert values["geometry"]["after"]["alignment"] == pytest.approx(expected.alignment, rel=1e-5)
 
 
 def test_before_the_first_checkpoint_a_run_has_its_log_alone(
-    make_config: Callable[..., TrainConfig],
-    interrupt_at: Callable[[int], TrainerCallback],
-    interrupted: type[Exception],
-    tmp_path: Path,
+    broken_off: Callable[[int], Path],
 ) -> None:
-    run = tmp_path / "run"
-    with pytest.raises(interrupted):
-        train(make_config(), run, cache=tmp_path, callbacks=[interrupt_at(2)])
-    write_run_report(run, cache=tmp_path)
+    run = broken_off(2)
     assert pictures_of(run) == {"loss.svg", "dev_sts.svg"}
     values = values_of(run)
     assert set(values["dev"]) == {"before"}

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from lamina_training.commands.training_extra import quiet_transformers, training_extra
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
@@ -26,16 +28,7 @@ def report(
     `lamina train` writes it when it ends. This works at any time, also for a run that was broken
     off or still goes on; what is measured is then the best checkpoint so far.
     """
-    from lamina_index.errors import MissingExtraError
-
-    try:
+    with training_extra():
         from lamina_training.run_report import write_run_report
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"{error.name} is not installed; pip install 'lamina-search[training,cpu]'"
-        ) from error
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
+    quiet_transformers()
     typer.echo(write_run_report(run, cache=cache, data=data))
