@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from lamina_training.commands.training_extra import quiet_transformers, training_extra
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
@@ -48,18 +50,9 @@ def export(
     Writes the graphs, tokenizer, encoder.json (with probes that are re-checked wherever it is
     served) and a model card. Fails, and leaves nothing, if torch and ONNX differ.
     """
-    from lamina_index.errors import MissingExtraError
-
-    try:
+    with training_extra():
         from lamina_training.export import export_encoder
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"{error.name} is not installed; pip install 'lamina-search[training,cpu]'"
-        ) from error
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
+    quiet_transformers()
     options = ["--precision", precision, *(["--with-weights"] if with_weights else [])]
     options += ["--keep-attention"] if keep_attention else []
     options += ["--strip", strip] if strip else []

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from lamina_training.commands.training_extra import quiet_transformers, training_extra
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
@@ -36,20 +38,12 @@ def train(
     weights by the dev score, as sentence-transformers and `lamina export` take them. Under torchrun
     each batch is shared by the processes.
     """
-    from lamina_index.errors import MissingExtraError
+    with training_extra():
+        from accelerate import PartialState
 
-    try:
         from lamina_training.train import train as run
         from lamina_training.train_config import read_train_config
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"{error.name} is not installed; pip install 'lamina-search[training,cpu]'"
-        ) from error
-    from accelerate import PartialState
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
+    quiet_transformers()
     result = run(
         read_train_config(config, data_folder=data),
         out or Path("runs", config.stem),
