@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from lamina_training.commands.training_extra import quiet_transformers, training_extra
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
@@ -50,21 +52,12 @@ def study(
 
     Stop it whenever you like: it goes on where it was. Several may run at once, each on other runs.
     """
-    from lamina_index.errors import MissingExtraError
-
-    try:
+    with training_extra():
         from lamina_training.study.definition import StudyError, read_study
         from lamina_training.study.page import write_page
         from lamina_training.study.results import load_results, results_file
         from lamina_training.study.runner import Place, run_study
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"{error.name} is not installed; pip install 'lamina-search[training,cpu]'"
-        ) from error
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
+    quiet_transformers()
     for file in files:
         found = read_study(file)
         unknown = [name for name in arms or () if name not in found.arms]
