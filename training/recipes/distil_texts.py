@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -41,7 +42,7 @@ def main() -> None:
     options.add_argument("--sentences", type=int, default=80_000)
     options.add_argument("--questions", type=int, default=100_000)
     arguments = options.parse_args()
-    rng = random.Random(0)
+    rng = random.Random(0)  # noqa: S311 - draws texts, no secrets
     sentences = list(islice(even_sentences(arguments.data), arguments.sentences))
     inferences = list(inference_texts(arguments.data))
     spans = sentences + inferences
@@ -51,7 +52,7 @@ def main() -> None:
     with arguments.output.open("w", encoding="utf-8") as file:
         file.write("text\n")
         file.writelines(f"{text}\n" for text in texts)
-    print(f"{arguments.output}: {len(texts)} texts")
+    sys.stderr.write(f"{arguments.output}: {len(texts)} texts\n")
 
 
 def even_sentences(data: Path) -> Iterator[str]:
