@@ -127,6 +127,52 @@ def test_rewarded_dropping_drops_more_and_punished_less(tiny_encoder: Callable[.
     assert punished < rewarded / 2
 
 
+def test_one_optimiser_for_all_takes_the_models_step_once(classifier: Any) -> None:
+    with attention_dropout(classifier, POLICY) as dropout:
+        run = Run(classifier, dropout)
+        optimizer = torch.optim.AdamW(
+            [
+                {"params": list(classifier.parameters()), "lr": 1e-2},
+                {"params": dropout.parameters(), "lr": 1e-2},
+            ]
+        )
+        run.optimizer = optimizer
+        run.policy = PolicyGradient(dropout, classifier, optimizer, optimizer)
+        run.policy.step(run.update, run.held_out)
+        trained = [*classifier.parameters(), *dropout.parameters()]
+        assert {int(optimizer.state[p]["step"]) for p in trained if p in optimizer.state} == {1}
+        assert all(p in optimizer.state for p in dropout.parameters())
+
+
+def test_the_rewards_mean_is_resumed_with_the_generators(
+    classifier: Any, tiny_encoder: Callable[..., Any]
+) -> None:
+    with attention_dropout(classifier, POLICY) as dropout:
+        assert "reward_baseline" not in dropout.state_dict()
+        run = Run(classifier, dropout)
+        losses = iter([2.0, 1.9, 1.0, 0.7])
+        for _ in range(2):
+            run.policy.step(run.update, lambda: torch.tensor(next(losses)))
+        state = {name: value.clone() for name, value in dropout.state_dict().items()}
+        known = dropout.reward_baseline
+    assert known == pytest.approx(0.9 * 0.1 + 0.1 * 0.3)
+    with attention_dropout(tiny_encoder("BERT"), POLICY) as resumed:
+        resumed.load_state_dict(state)
+        assert resumed.reward_baseline == known
+
+
+def test_the_log_gets_the_mean_reward_since_it_last_asked(classifier: Any) -> None:
+    with attention_dropout(classifier, POLICY) as dropout:
+        run = Run(classifier, dropout)
+        assert run.policy.statistics() == {}
+        losses = iter([2.0, 1.5, 1.0, 1.25])
+        for _ in range(2):
+            run.policy.step(run.update, lambda: torch.tensor(next(losses)))
+        found = run.policy.statistics()
+        assert found == pytest.approx({"reward": 0.125, "reward_baseline": 0.425})
+        assert run.policy.statistics() == {}
+
+
 def test_the_warm_up_trains_the_encoder_only(classifier: Any) -> None:
     with attention_dropout(classifier, AttendOut(objective="policy", warmup=0.5)) as dropout:
         run = Run(classifier, dropout)

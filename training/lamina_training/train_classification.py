@@ -19,9 +19,10 @@ from lamina_training.attention_dropout import attention_dropout
 from lamina_training.build_encoder import keep_layers, reinitialize_layers
 from lamina_training.classification_scores import score_predictions
 from lamina_training.encoder_folder import EncoderFolderError, find_encoder
+from lamina_training.run_rows import plan_rows
 from lamina_training.run_trainer import ClassifierTrainer
 from lamina_training.train_config import ClassificationConfig, LabelledFile
-from lamina_training.training_arguments import Setting, make_arguments, plan_batches, steps_of
+from lamina_training.training_arguments import Setting, make_arguments
 from lamina_training.training_data import LabelledExample, read_labelled, read_labels
 
 
@@ -39,11 +40,12 @@ def classification_trainer(
     )
     rows = _rows(data.train, data.folder, labels)
     dev = _rows(data.dev, data.folder, labels)
+    plan = plan_rows(config, [rows], processes=setting.processes)
     arguments = make_arguments(
         TrainingArguments,
         config,
         setting,
-        steps=steps_of(config, [len(rows)]),
+        steps=plan.steps,
         score=config.score,
         remove_unused_columns=False,  # the rows are our own, read by the collator below
         label_names=["labels"],
@@ -51,8 +53,7 @@ def classification_trainer(
     model, tokenizer = _classifier(config, setting.cache, labels)
     model.to(arguments.device)
     return ClassifierTrainer(
-        sources=[rows],
-        batches=plan_batches(config, [len(rows)], processes=setting.processes),
+        rows=plan,
         dropout=attention_dropout(model, config.attention_dropout),
         model=model,
         args=arguments,

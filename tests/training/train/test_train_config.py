@@ -71,10 +71,6 @@ def test_attention_dropout_is_chosen_by_kind(settings: Callable[..., dict[str, A
         ({"contrastive": {"scheme": "self_supervised"}}, "takes sources of one column"),
         ({"task": "regression"}, "F: task: found 'regression'; expected one of contrastive"),
         ({"distil": {"teacher": "x"}}, "F: distil: unknown key"),
-        (
-            {"attention_dropout": {"kind": "attendout", "objective": "policy"}},
-            "F: attention_dropout.objective policy: needs two updates",
-        ),
     ],
 )
 def test_an_error_names_file_key_found_and_expected(

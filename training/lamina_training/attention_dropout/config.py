@@ -73,7 +73,7 @@ class AttendOut(_Kind):
 
     Attributes:
         objective: `adversarial` (R1): drop what the loss leans on most, within a budget.
-            `policy` (R2): drop what helps on held-out texts, by `PolicyGradient`.
+            `policy` (R2): drop what helps on held-out rows, by `PolicyGradient`.
         initial: Mean drop probability at the start, and through the warm-up.
         target: Budget p*: one number for the mean over all layers, so that layers may differ,
             or one for each layer, lowest first. Adversarial only.
@@ -85,6 +85,8 @@ class AttendOut(_Kind):
         learning_rate: Of the generators, for the trainer's second optimiser group.
         entropy_weight, baseline_momentum: Policy only: weight of the entropy bonus, and how slowly
             the running mean of the reward follows.
+        held_out: Policy only: share of the training rows that is never trained on, and whose loss
+            is the reward. They are not those of `data.dev`, which choose the best checkpoint.
     """
 
     kind: Literal["attendout"] = "attendout"
@@ -99,6 +101,7 @@ class AttendOut(_Kind):
     learning_rate: float = Field(default=1e-4, gt=0)
     entropy_weight: float = Field(default=1e-3, ge=0)
     baseline_momentum: float = Field(default=0.9, ge=0, lt=1)
+    held_out: float = Field(default=0.1, gt=0, lt=1)
 
 
 AttentionDropoutConfig: TypeAlias = Annotated[
