@@ -88,7 +88,7 @@ def test_a_run_trains_what_a_loop_by_hand_trains(
         encoder={"base": str(calm_base)},
         attention_dropout={**POLICY, "learning_rate": 0.02},
         optimizer={"schedule": "constant", "warmup": 0.0},
-        run={"evaluate_every": 8, "keep_checkpoints": 1},
+        run={"batch_size": 4, "evaluate_every": 8},
     )
     watch = Watch()
     train(config, tmp_path / "run", cache=tmp_path, callbacks=[watch])
