@@ -92,6 +92,7 @@ def _rows(part: LabelledFile, folder: Path, labels: Sequence[str]) -> list[Label
         label=part.label,
         labels=labels,
         where=part.where or None,
+        tenths=part.tenths,
     )
     return list(islice(rows, part.limit))
 

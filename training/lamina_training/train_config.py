@@ -20,6 +20,7 @@ from lamina_training.layer_pooling_config import LayerPoolingConfig
 
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+Tenth: TypeAlias = Annotated[int, Field(ge=0, le=9)]
 Weight: TypeAlias = Annotated[float, Field(ge=0)]
 
 
@@ -87,6 +88,8 @@ class LabelledFile(_Table):
         columns: Of the one or two texts.
         label: Column of the label.
         where: Take only rows whose column has one of these values.
+        tenths: Take only rows whose first text is in one of these, 0 to 9, by its sha256. So one
+            file without a dev part of its own gives both, with no first text in both.
         limit: Take at most so many rows, from the beginning.
     """
 
@@ -94,6 +97,7 @@ class LabelledFile(_Table):
     columns: Annotated[tuple[str, ...], Field(min_length=1, max_length=2)]
     label: str = "label"
     where: Mapping[str, tuple[str, ...]] = {}
+    tenths: Annotated[tuple[Tenth, ...], Field(min_length=1)] | None = None
     limit: Positive | None = None
 
 

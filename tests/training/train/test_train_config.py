@@ -12,11 +12,14 @@ pytest.importorskip("torch")  # never skipped in CI: see pytest_sessionstart
 
 from lamina_training.attention_dropout import AttendOut
 from lamina_training.train_config import (
+    ClassificationConfig,
     ContrastiveConfig,
+    LabelledFile,
     TrainConfigError,
     parse_train_config,
     read_train_config,
 )
+from lamina_training.training_data import LabelledExample, read_labelled, read_labels
 
 SHORT = """
 task = "contrastive"
@@ -117,3 +120,42 @@ RECIPES = Path(__file__).parents[3] / "training" / "recipes"
 @pytest.mark.parametrize("recipe", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.stem)
 def test_every_recipe_is_understood(recipe: Path) -> None:
     read_train_config(recipe)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "train", "dev"),
+    [
+        ("cola", 8551, 1043),
+        ("rte", 2490, 277),
+        ("mrpc", 3647, 429),
+        ("qnli", 4558, 1142),
+        ("mnli", 17_660, 1_984),
+    ],
+)
+def test_recipes_for_labels_find_their_rows_and_measure_on_others(
+    recipe: str, train: int, dev: int, shared_data: Path
+) -> None:
+    path = RECIPES / f"{recipe}_attendout.toml"
+    config = read_train_config(path, data_folder=shared_data)
+    assert isinstance(config, ClassificationConfig)
+
+    def rows(part: LabelledFile) -> list[LabelledExample]:
+        labels = read_labels(
+            shared_data / config.data.train.file, label=part.label, where=part.where or None
+        )
+        return list(
+            read_labelled(
+                shared_data / part.file,
+                columns=part.columns,
+                label=part.label,
+                labels=labels,
+                where=part.where or None,
+                tenths=part.tenths,
+            )
+        )
+
+    trained, measured = rows(config.data.train), rows(config.data.dev)
+    assert (len(trained), len(measured)) == (train, dev)
+    assert "test" not in f"{config.data.train.file} {config.data.dev.file}"
+    if config.data.train.file == config.data.dev.file:  # CoLA's own parts share some sentences
+        assert not {row.texts for row in trained} & {row.texts for row in measured}
