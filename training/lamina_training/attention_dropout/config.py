@@ -82,7 +82,8 @@ class AttendOut(_Kind):
         temperature: Of the relaxed sample that carries the gradient.
         head_size: d_g, the width of the generator's queries and keys.
         warmup: Share of the training for which the generators stay as they are.
-        learning_rate: Of the generators, for the trainer's second optimiser group.
+        learning_rate: Of the generators, for the trainer's second optimiser group. At a tenth of
+            the default they stay as blind as they start (docs/attention_dropout.md).
         entropy_weight, baseline_momentum: Policy only: weight of the entropy bonus, and how slowly
             the running mean of the reward follows.
         held_out: Policy only: share of the training rows that is never trained on, and whose loss
@@ -98,7 +99,7 @@ class AttendOut(_Kind):
     temperature: float = Field(default=0.66, gt=0)
     head_size: int = Field(default=16, ge=1)
     warmup: float = Field(default=0.1, ge=0, le=1)
-    learning_rate: float = Field(default=1e-4, gt=0)
+    learning_rate: float = Field(default=1e-3, gt=0)
     entropy_weight: float = Field(default=1e-3, ge=0)
     baseline_momentum: float = Field(default=0.9, ge=0, lt=1)
     held_out: float = Field(default=0.1, gt=0, lt=1)
