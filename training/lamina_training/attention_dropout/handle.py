@@ -17,7 +17,7 @@ from lamina_training.attention_dropout.mask_sources import GeneratedMasks, MaskS
 from lamina_training.attention_dropout.meter import RateMeter
 from lamina_training.attention_dropout.objectives import Draws, budget_penalty
 
-_BASELINE = "reward_baseline"
+_REWARDS = ("reward_baseline", "reward_variance")
 
 
 class AttentionDropout:
@@ -29,8 +29,9 @@ class AttentionDropout:
 
     Attributes:
         config: What was asked for.
-        reward_baseline: Running mean of the rewards under the policy objective; None before the
-            first one. It is kept here because a run that is resumed needs it with the weights.
+        reward_baseline, reward_variance: Running means, under the policy objective, of the rewards
+            and of their squared distance from it; None before the first one. They are kept here
+            because a run that is resumed needs them with the weights.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class AttentionDropout:
         self.switch = Switch()
         self.undo = ExitStack()
         self.reward_baseline: float | None = None
+        self.reward_variance: float | None = None
         self._meter = meter
         self._masks = masks
         self._suspended = False
@@ -156,15 +158,16 @@ class AttentionDropout:
                 parameter.grad /= distributed.get_world_size()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Give the generators' weights and the rewards' mean, to resume from.
+        """Give the generators' weights and the rewards' running means, to resume from.
 
         Empty for kinds that learn nothing.
         """
         if not isinstance(self._masks, GeneratedMasks):
             return {}
         state: dict[str, Tensor] = self._masks.generators.state_dict()
-        if self.reward_baseline is not None:
-            state[_BASELINE] = torch.tensor(self.reward_baseline, dtype=torch.float64)
+        for name in _REWARDS:
+            if (mean := getattr(self, name)) is not None:
+                state[name] = torch.tensor(mean, dtype=torch.float64)
         return state
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
@@ -180,8 +183,9 @@ class AttentionDropout:
                     f"{len(state)}; resume with the configuration the run was started with"
                 )
             return
-        weights = {name: value for name, value in state.items() if name != _BASELINE}
-        self.reward_baseline = state[_BASELINE].item() if _BASELINE in state else None
+        weights = {name: value for name, value in state.items() if name not in _REWARDS}
+        for name in _REWARDS:
+            setattr(self, name, state[name].item() if name in state else None)
         try:
             self._masks.generators.load_state_dict(weights)
         except RuntimeError as error:

@@ -8,6 +8,7 @@ kept. This is an inference: nothing that could be read confirms that AttendOut i
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -27,7 +28,7 @@ class PolicyStep:
     Attributes:
         loss: Training loss under the masks.
         reward: Held-out loss after the plain step less that after the masked one; 0 in warm-up.
-        advantage: The reward less its running mean.
+        advantage: The reward less its running mean, over the running size of that difference.
     """
 
     loss: float
@@ -125,11 +126,7 @@ class PolicyGradient:
         reward = self._plain - self._evaluate(held_out)
         self._plain = None
         self._rewards.append(reward)
-        baseline = self._dropout.reward_baseline
-        known = reward if baseline is None else baseline
-        advantage = reward - known
-        momentum = self._config.baseline_momentum
-        self._dropout.reward_baseline = momentum * known + (1 - momentum) * reward
+        advantage = self._advantage(reward)
         self._descend(policy_loss(passes, advantage, entropy_weight=self._config.entropy_weight))
         return reward, advantage
 
@@ -142,6 +139,22 @@ class PolicyGradient:
             "reward": sum(rewards) / len(rewards),
             "reward_baseline": self._dropout.reward_baseline,
         }
+
+    def _advantage(self, reward: float) -> float:
+        """Compare a reward with those before, and add it to their running means.
+
+        One step changes a loss by as little as 1e-4, in proportion to the learning rate. Over its
+        size, what is left has one scale in all runs; else the entropy bonus alone would decide.
+        """
+        dropout, momentum = self._dropout, self._config.baseline_momentum
+        if dropout.reward_baseline is None:
+            dropout.reward_baseline = reward
+            return 0.0
+        surprise = reward - dropout.reward_baseline
+        dropout.reward_baseline += (1 - momentum) * surprise
+        known = surprise**2 if dropout.reward_variance is None else dropout.reward_variance
+        dropout.reward_variance = momentum * known + (1 - momentum) * surprise**2
+        return surprise / math.sqrt(dropout.reward_variance) if surprise else 0.0
 
     def _descend(self, objective: Tensor) -> None:
         self._optimizer.zero_grad()  # else a shared optimiser would take the model's step again
