@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,10 @@ from lamina_training.classification_scores import score_predictions
 from lamina_training.encoder_folder import EncoderFolderError, find_encoder
 from lamina_training.run_rows import plan_rows
 from lamina_training.run_trainer import ClassifierTrainer
-from lamina_training.train_config import ClassificationConfig, LabelledFile
+from lamina_training.text_sources import read_labelled_data
+from lamina_training.train_config import ClassificationConfig
 from lamina_training.training_arguments import Setting, make_arguments
-from lamina_training.training_data import LabelledExample, read_labelled, read_labels
+from lamina_training.training_data import LabelledExample
 
 
 def classification_trainer(
@@ -34,12 +34,7 @@ def classification_trainer(
     Raises:
         LaminaError: If data or base cannot be read, or do not fit the configuration.
     """
-    data = config.data
-    labels = read_labels(
-        data.folder / data.train.file, label=data.train.label, where=data.train.where or None
-    )
-    rows = _rows(data.train, data.folder, labels)
-    dev = _rows(data.dev, data.folder, labels)
+    labels, rows, dev = read_labelled_data(config.data)
     plan = plan_rows(config, [rows], processes=setting.processes)
     arguments = make_arguments(
         TrainingArguments,
@@ -83,18 +78,6 @@ class Collator:
         )
         batch["labels"] = torch.tensor([row.label for row in rows])
         return batch
-
-
-def _rows(part: LabelledFile, folder: Path, labels: Sequence[str]) -> list[LabelledExample]:
-    rows = read_labelled(
-        folder / part.file,
-        columns=part.columns,
-        label=part.label,
-        labels=labels,
-        where=part.where or None,
-        tenths=part.tenths,
-    )
-    return list(islice(rows, part.limit))
 
 
 def _classifier(

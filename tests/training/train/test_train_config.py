@@ -11,15 +11,14 @@ import pytest
 pytest.importorskip("torch")  # never skipped in CI: see pytest_sessionstart
 
 from lamina_training.attention_dropout import AttendOut
+from lamina_training.text_sources import read_labelled_data
 from lamina_training.train_config import (
     ClassificationConfig,
     ContrastiveConfig,
-    LabelledFile,
     TrainConfigError,
     parse_train_config,
     read_train_config,
 )
-from lamina_training.training_data import LabelledExample, read_labelled, read_labels
 
 SHORT = """
 task = "contrastive"
@@ -138,23 +137,7 @@ def test_recipes_for_labels_find_their_rows_and_measure_on_others(
     path = RECIPES / f"{recipe}_attendout.toml"
     config = read_train_config(path, data_folder=shared_data)
     assert isinstance(config, ClassificationConfig)
-
-    def rows(part: LabelledFile) -> list[LabelledExample]:
-        labels = read_labels(
-            shared_data / config.data.train.file, label=part.label, where=part.where or None
-        )
-        return list(
-            read_labelled(
-                shared_data / part.file,
-                columns=part.columns,
-                label=part.label,
-                labels=labels,
-                where=part.where or None,
-                tenths=part.tenths,
-            )
-        )
-
-    trained, measured = rows(config.data.train), rows(config.data.dev)
+    _, trained, measured = read_labelled_data(config.data)
     assert (len(trained), len(measured)) == (train, dev)
     assert "test" not in f"{config.data.train.file} {config.data.dev.file}"
     if config.data.train.file == config.data.dev.file:  # CoLA's own parts share some sentences
