@@ -16,8 +16,7 @@ tiny model goes the same way on the CPU: that shows that the script works, and n
 
 from __future__ import annotations
 
-import json
-import random
+import gc
 import shutil
 import statistics
 import sys
@@ -30,10 +29,10 @@ from typing import Any, Literal
 import numpy as np
 import onnxruntime
 import torch
-from harness import ENCODER, RESULTS, parser, rounded, write_result
+from harness import RESULTS, parser, rounded, write_result
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
-from transformers import BertConfig, BertModel, TrainerCallback
+from random_model import known_words, random_bert, random_texts, write_pairs
+from transformers import TrainerCallback
 
 from lamina_index.encoder import CPU_PROVIDER, CUDA_PROVIDER, OnnxEncoder
 from lamina_index.runtime import available_threads
@@ -92,8 +91,15 @@ def main() -> None:
     work: Path = arguments.work / ("gpu-small" if small else "gpu")
     shutil.rmtree(work, ignore_errors=True)
     words = known_words()
-    base = random_bert(work / "base", size)
-    pairs = write_pairs(work / "pairs.tsv", words, size)
+    base = random_bert(
+        work / "base",
+        layers=size.layers,
+        width=size.width,
+        heads=size.heads,
+        inner=size.inner,
+        positions=POSITIONS,
+    )
+    pairs = write_pairs(work / "pairs.tsv", words, size.pairs * size.steps, tokens=size.tokens)
 
     results: dict[str, Any] = {"train": {}}
     for precision in ("fp32", "bf16"):
@@ -144,51 +150,6 @@ def gpu() -> dict[str, Any]:
         "compute_capability": f"{properties.major}.{properties.minor}",
         "torch_cuda": torch.version.cuda,
     }
-
-
-def known_words() -> list[str]:
-    """List words that are one token each."""
-    vocabulary = Tokenizer.from_file(str(ENCODER / "tokenizer.json")).get_vocab()
-    return sorted(word for word in vocabulary if word.isascii() and word.isalpha())
-
-
-def random_texts(words: Sequence[str], count: int, *, tokens: int, seed: int) -> list[str]:
-    """Make texts of so many tokens, special ones included."""
-    generator = random.Random(seed)
-    return [" ".join(generator.choices(words, k=tokens - 2)) for _ in range(count)]
-
-
-def random_bert(folder: Path, size: Size) -> Path:
-    """Write a Hugging Face folder with random weights and the bundled encoder's tokenizer."""
-    torch.manual_seed(0)
-    tokenizer = Tokenizer.from_file(str(ENCODER / "tokenizer.json"))
-    config = BertConfig(
-        vocab_size=tokenizer.get_vocab_size(),
-        hidden_size=size.width,
-        num_hidden_layers=size.layers,
-        num_attention_heads=size.heads,
-        intermediate_size=size.inner,
-        max_position_embeddings=POSITIONS,
-    )
-    BertModel(config, add_pooling_layer=False).save_pretrained(folder)
-    shutil.copy(ENCODER / "tokenizer.json", folder)
-    settings = json.loads((ENCODER / "tokenizer_config.json").read_text("utf-8"))
-    settings["model_max_length"] = POSITIONS
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings), "utf-8")
-    return folder
-
-
-def write_pairs(path: Path, words: Sequence[str], size: Size) -> Path:
-    """Write texts with the same words in another order, for every step other ones."""
-    anchors = random_texts(words, size.pairs * size.steps, tokens=size.tokens, seed=1)
-    generator = random.Random(2)
-    lines = ["anchor\tpositive"]
-    for anchor in anchors:
-        other = anchor.split()
-        generator.shuffle(other)
-        lines.append(f"{anchor}\t{' '.join(other)}")
-    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    return path
 
 
 class StepTimer(TrainerCallback):  # type: ignore[misc]  # transformers is untyped to mypy
@@ -243,6 +204,7 @@ def time_training(
         origin="bench_gpu.py",
     )
     timer = StepTimer(size.warm_up, device)
+    gc.collect()  # the run before holds itself in cycles, and would count as memory of this one
     train(config, run, cache=run.parent, callbacks=[timer])
     shutil.rmtree(run / "checkpoints")  # with the optimiser's state, three times the weights
     measured = size.steps - size.warm_up
