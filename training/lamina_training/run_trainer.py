@@ -182,9 +182,9 @@ class RunTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped to m
         if bool(torch.isfinite(value)):
             return
         raise DivergedError(
-            f"step {self.state.global_step + 1}: the {name} is {float(value)}; stopped at once. The "
-            f"last checkpoint in {self.args.output_dir} is sound; start a new run with a lower "
-            "learning rate, more warm-up or precision fp32"
+            f"step {self.state.global_step + 1}: the {name} is {float(value)}; stopped at once. "
+            f"The last checkpoint in {self.args.output_dir} is sound; start a new run with a "
+            "lower learning rate, more warm-up or precision fp32"
         )
 
     def _own_of_loss(self) -> list[nn.Parameter]:
