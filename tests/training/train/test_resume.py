@@ -17,6 +17,8 @@ from lamina_training.metrics_log import read_metrics
 from lamina_training.train import train
 from lamina_training.train_config import TrainConfig
 
+POLICY = {"kind": "attendout", "objective": "policy", "held_out": 0.3}  # learns from step 1 on
+
 
 def weights(run: Path) -> dict[str, bytes]:
     """The bytes of all weights, and of the optimiser's last state."""
@@ -42,10 +44,12 @@ def lines(run: Path) -> list[dict[str, Any]]:
         ("contrastive", {"pooling": {"mode": "layer_attention"}, "run": {"accumulate": 2}}, 7),
         ("contrastive", {"attention_dropout": {"kind": "attendout"}}, 5),
         ("contrastive", {"attention_dropout": {"kind": "scheduled_bernoulli"}}, 3),
+        ("contrastive", {"attention_dropout": POLICY, "run": {"batch_size": 4}}, 5),
         ("contrastive", {"contrastive": {"mini_batch_size": 2}}, 5),
         ("distil", {}, 6),
         ("classification", {}, 6),
         ("classification", {"attention_dropout": {"kind": "attendout"}}, 3),
+        ("classification", {"attention_dropout": POLICY, "run": {"accumulate": 2}}, 7),
     ],
     ids=str,
 )
