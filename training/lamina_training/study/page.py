@@ -65,7 +65,8 @@ def _parts(found: StudyResults, path: Path, pictures: Sequence[str]) -> Iterable
             yield "## Geometry\n\n" + geometry
             yield "Of STS-B test; lower is better, but for the effective rank."
         yield from (f"![{picture}]({path.stem}-{picture}.svg)" for picture in pictures)
-        yield "## Cost\n\n" + _costs(found)
+        if costs := _costs(found):
+            yield "## Cost\n\n" + costs
     yield f"## Again\n\n    lamina study {path.as_posix()}\n\n{_again(found, path)}"
 
 
@@ -117,6 +118,8 @@ def _costs(found: StudyResults) -> str:
         if seconds is not None:
             ratio = "" if reference is None else f"{seconds / reference:.2f}x"
             rows.append([arm.title, f"{seconds:.2f}", ratio])
+    if not rows:
+        return ""
     lines = list(found.lines.values())
     hours = sum(line["cpu_seconds"] for line in lines) / 3600
     machine = lines[0]["machine"]
