@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from lamina_training.markdown import markdown_table
 from lamina_training.run_report_words import SCORE_NAMES
 
 _ALT = {
@@ -147,10 +148,7 @@ def _show(names: Iterable[str], among: Sequence[str] | None = None) -> list[str]
 def _table(
     header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int | None = None
 ) -> list[str]:
-    """Lay out a table; columns from `numbers` on are aligned to the right."""
-    right = len(header) if numbers is None else numbers
-    rules = ["---" if place < right else "---:" for place in range(len(header))]
-    return [f"| {' | '.join(row)} |" for row in (header, rules, *rows)] + [""]
+    return [*markdown_table(header, rows, numbers=numbers), ""]
 
 
 def _share(value: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from lamina_training.markdown import markdown_table
 from lamina_training.study.pictures import draw_study
 from lamina_training.study.results import StudyResults
 from lamina_training.study.statistics import Estimate, estimate, paired_difference
@@ -81,7 +82,8 @@ def _table(found: StudyResults, measures: Mapping[str, tuple[str, int]]) -> str:
         for row in found.rows()
         if found.of_arm(row[0])
     ]
-    return table_of(["", "seeds", *(measures[m][0] for m in present)], rows) if present else ""
+    head = ["", "seeds", *(measures[measure][0] for measure in present)]
+    return "\n".join(markdown_table(head, rows, numbers=1)) if present else ""
 
 
 def _cell(found: StudyResults, row: tuple[str, str], measure: str, digits: int) -> str:
@@ -124,7 +126,7 @@ def _costs(found: StudyResults) -> str:
     hours = sum(line["cpu_seconds"] for line in lines) / 3600
     machine = lines[0]["machine"]
     return (
-        table_of(["", "CPU seconds a step", "of the reference's"], rows)
+        "\n".join(markdown_table(["", "CPU seconds a step", "of the reference's"], rows, numbers=1))
         + "\n\nMedians over seeds, dev scores included. These runs together took "
         f"{hours:.1f} CPU hours; torch {machine['torch']}, {machine['system']}."
     )
@@ -149,9 +151,3 @@ def _again(found: StudyResults, path: Path) -> str:
         "does the runs that have no result; with `--pages docs/studies` it writes this page from "
         f"the results. {f'Not done (arm and seeds): {listed}.' if missing else 'None is missing.'}"
     )
-
-
-def table_of(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Lay out a Markdown table; all columns but the first are numbers."""
-    rule = ["---", *["---:"] * (len(head) - 1)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))
