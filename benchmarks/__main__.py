@@ -1,7 +1,8 @@
 """Measure again everything that README.md and docs/ claim: `python -m benchmarks`, or `make bench`.
 
 Takes two to three hours on two cores, and wants the machine for itself. Needs wrk, the Quora
-questions (SHARED_DATA) and, for weights and for txtai, a package index.
+questions (SHARED_DATA) and, for weights and for txtai, a package index. What needs an NVIDIA GPU
+is left out where there is none.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 SCRIPTS = (
     ("bench_index.py", "--large"),
     ("bench_service.py",),
@@ -17,6 +19,7 @@ SCRIPTS = (
     ("bench_quality.py",),
     ("bench_distractors.py",),
     ("int8_study.py",),
+    *((("bench_gpu.py",),) if NVIDIA_DRIVER.exists() else ()),
     ("report.py",),
 )
 

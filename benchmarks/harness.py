@@ -27,8 +27,8 @@ LAMINA = Path(sys.executable).with_name("lamina")
 
 MEMORY_POLL_SECONDS = 0.05
 PACKAGES = (
-    *("numpy", "faiss-cpu", "tokenizers", "onnxruntime", "fastapi", "uvicorn"),
-    *("torch", "transformers", "sentence-transformers"),
+    *("numpy", "faiss-cpu", "tokenizers", "onnxruntime", "onnxruntime-gpu"),
+    *("fastapi", "uvicorn", "torch", "transformers", "sentence-transformers"),
 )
 
 

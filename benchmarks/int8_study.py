@@ -32,7 +32,7 @@ from tokenizers import Tokenizer
 
 from lamina_index.manifest import sha256_file
 from lamina_index.text import normalize_text
-from lamina_training.export import calibration_texts
+from lamina_training.encoder_graphs import calibration_texts
 from lamina_training.graph import export_fp32
 from lamina_training.int8 import Int8Recipe, quantize_int8
 from lamina_training.source import load_source

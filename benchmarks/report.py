@@ -28,6 +28,8 @@ ENCODINGS = {
     "sentence-transformers": "sentence-transformers fp32 + FAISS",
 }
 
+PACKAGES = ("onnxruntime", "onnxruntime-gpu", "faiss-cpu", "sentence-transformers", "torch")
+
 Results = dict[str, dict[str, Any]]
 
 
@@ -289,6 +291,47 @@ def int8_corpus(results: Results) -> str:
     return table_of(head, rows) + source(record) if rows else ""
 
 
+def gpu(results: Results) -> str:
+    """Training, the encoder and its agreement with the CPU, on one GPU."""
+    record = results["gpu"]
+    found, settings = record["results"], record["settings"]
+    train, runtime, parity = (found[part] for part in ("train", "runtime", "parity"))
+    encoded = [runtime[precision] for precision in ("fp32", "fp16")]
+    rows = [
+        [
+            f"training, steps of {settings['pairs']} pairs a second",
+            *(number(row["steps_per_second"]) for row in train.values()),
+        ],
+        ["one query, p50", *(f"{row['one']['p50_ms']:.2f} ms" for row in encoded)],
+        [
+            f"texts of {settings['tokens']} tokens a second",
+            *(number(row["many"]["texts_per_second"]) for row in encoded),
+        ],
+        *(
+            [
+                f"graph alone, {shape.replace('x', ' x ')} tokens, p50",
+                *(f"{row['graph'][shape]['p50_ms']:.2f} ms" for row in encoded),
+            ]
+            for shape in encoded[0]["graph"]
+        ),
+        [
+            "largest difference to fp32 on the CPU",
+            *(f"{parity[name]['max_absolute_difference']:.1e}" for name in ("fp32", "fp16")),
+        ],
+    ]
+    device = settings["gpu"]["name"] if settings["gpu"] else "the CPU"
+    head = [f"{settings['layers']} layers, {settings['width']} wide, on {device}"]
+    exact = parity.get("fp32 without TF32")
+    note = f"\nExporting both took {found['export']['seconds']:.0f} s on the CPU."
+    if exact:
+        note += (
+            " Without TF32, which ONNX Runtime has on by default, fp32 differs by at most "
+            f"{exact['max_absolute_difference']:.1e}."
+        )
+    columns = [*head, "fp32", "bf16 to train, fp16 to encode"]
+    return table_of(columns, rows) + note + "\n" + source(record)
+
+
 def workers_of(found: dict[str, Any], name: str) -> str:
     """Say with how many processes a service ran."""
     workers = found["started"][name]["workers"]
@@ -299,11 +342,7 @@ def source(record: dict[str, Any]) -> str:
     """Say where, when and how a result was measured."""
     machine, versions = record["machine"], record["versions"]
     vnni = "with" if machine["vnni"] else "without"
-    packages = ", ".join(
-        f"{name} {versions[name]}"
-        for name in ("onnxruntime", "faiss-cpu", "sentence-transformers", "torch")
-        if name in versions
-    )
+    packages = ", ".join(f"{name} {versions[name]}" for name in PACKAGES if name in versions)
     return (
         f"\n<sub>{machine['cpu']}, {machine['cores']} cores, {vnni} VNNI; Python "
         f"{versions['python']}, {packages}; {record['date']}, commit {record['commit']}: "
@@ -332,6 +371,7 @@ TABLES: dict[str, tuple[set[str], Callable[[Results], str]]] = {
     "search": ({"search"}, search),
     "int8": ({"int8_study"}, int8),
     "int8-corpus": ({"int8_study"}, int8_corpus),
+    "gpu": ({"gpu"}, gpu),
 }
 """Each table's name, the results that it needs, and what renders it."""
 

@@ -19,7 +19,9 @@ FROM python:3.12-slim-bookworm
 RUN useradd --uid 10001 --no-create-home --home-dir /runs --shell /usr/sbin/nologin lamina \
     && install --directory --owner lamina --mode 750 /runs
 COPY --from=build /opt/lamina /opt/lamina
+# matplotlib would else keep its list of fonts among the runs.
 ENV PATH=/opt/lamina/bin:/usr/local/bin:/usr/bin:/bin \
+    MPLCONFIGDIR=/tmp/matplotlib \
     PYTHONUNBUFFERED=1
 USER lamina
 WORKDIR /runs

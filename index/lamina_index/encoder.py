@@ -19,48 +19,39 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lamina_index.encoder_files import check_file, check_graph, encoder_folder, load_tokenizer
 from lamina_index.errors import (
     DeviceError,
     EncoderLoadError,
     EncoderOutputError,
     EncoderProbeError,
-    MissingExtraError,
 )
-from lamina_index.manifest import EncoderManifest, Precision, decode_vector, sha256_file
+from lamina_index.manifest import EncoderManifest, Precision, decode_vector
+from lamina_index.onnx_session import (
+    CPU_PROVIDER,
+    CUDA_PROVIDER,
+    Device,
+    device_candidates,
+    open_session,
+)
 from lamina_index.runtime import available_threads
 from lamina_index.text import TEXT_VERSION, normalize_text
 
 if TYPE_CHECKING:
-    import onnxruntime
     from tokenizers import Encoding, Tokenizer
 
 Role = Literal["query", "document"]
-Device = Literal["auto", "cpu", "cuda"]
 
-BUNDLED_ENCODERS = Path(__file__).parent / "encoders"
-CPU_PROVIDER = "CPUExecutionProvider"
-CUDA_PROVIDER = "CUDAExecutionProvider"
-
-_PREFERENCE: dict[Device, tuple[Precision, ...]] = {
-    "cpu": ("int8", "fp32", "fp16"),
-    "cuda": ("fp16", "fp32"),
-}
 _BATCH_TOKENS = {CPU_PROVIDER: 256, CUDA_PROVIDER: 8192}
 """Tokens of one call, padding included, past which more bring nothing: docs/int8.md."""
 _EXACT_WIDTH = 4
 """Kernels take four terms of a sum at a time, and what is left over in another order."""
 _MANY_TEXTS = 64
-
-_ARITHMETIC = {
-    *("MatMul", "Gemm", "FusedMatMul", "FusedGemm", "MatMulInteger", "MatMulIntegerToFloat"),
-    *("DynamicQuantizeMatMul", "Attention", "MultiHeadAttention", "Softmax"),
-    *("LayerNormalization", "SkipLayerNormalization", "Gelu", "FastGelu", "BiasGelu"),
-}
 
 _logger = logging.getLogger(__name__)
 
@@ -104,25 +95,6 @@ class Encoder(Protocol):
     def whole_text_tokenizer(self) -> Tokenizer: ...
 
 
-def encoder_folder(name_or_path: str | Path) -> Path:
-    """Find an encoder: the name of a bundled one, or a folder.
-
-    Raises:
-        EncoderLoadError: If neither exists.
-    """
-    bundled = BUNDLED_ENCODERS / name_or_path
-    if isinstance(name_or_path, str) and name_or_path.isidentifier() and bundled.is_dir():
-        return bundled
-    folder = Path(name_or_path)
-    if not (folder / "encoder.json").is_file():
-        names = ", ".join(sorted(path.name for path in BUNDLED_ENCODERS.iterdir() if path.is_dir()))
-        raise EncoderLoadError(
-            f"{name_or_path}: no encoder.json there and no bundled encoder of that name "
-            f"(bundled: {names or 'none'}); make one with `lamina export`"
-        )
-    return folder
-
-
 class OnnxEncoder:
     """An encoder folder, loaded; safe to use from many threads.
 
@@ -147,13 +119,13 @@ class OnnxEncoder:
         self.precision: Precision = precision
         self.threads = threads
         self._file = manifest.precisions[precision]
-        self._tokenizer = _load_tokenizer(folder, max_tokens=manifest.max_tokens)
+        self._tokenizer = load_tokenizer(folder, max_tokens=manifest.max_tokens)
         self._specials = self._tokenizer.num_special_tokens_to_add(is_pair=False)
         self._blank_counts = {
             role: len(self._tokenizer.encode(prompt))
             for role, prompt in manifest.prompts.model_dump().items()
         }
-        self._session = _open_session(folder / self._file.file, device)
+        self._session = open_session(folder / self._file.file, device)
         self.provider: str = self._session.get_providers()[0]
         self._alone = precision == "int8" and not self._file.batch_invariant
         self._width_step = _EXACT_WIDTH if precision == "int8" and not self._alone else 1
@@ -193,8 +165,8 @@ class OnnxEncoder:
                 f"{TEXT_VERSION}; export the encoder again"
             )
         if check:
-            _check_file(root / "tokenizer.json", manifest.tokenizer_sha256)
-        candidates = _candidates(root, manifest, device, precision)
+            check_file(root / "tokenizer.json", manifest.tokenizer_sha256)
+        candidates = device_candidates(root, manifest, device, precision)
         threads = threads or available_threads()
         for candidate, following in pairwise(candidates):
             try:
@@ -215,7 +187,7 @@ class OnnxEncoder:
         check: bool,
     ) -> Self:
         if check:
-            _check_graph(folder, manifest, precision)
+            check_graph(folder, manifest, precision)
         encoder = cls(folder, manifest, precision, device, threads)
         if check:
             encoder.check_probes()
@@ -248,7 +220,7 @@ class OnnxEncoder:
 
     def whole_text_tokenizer(self) -> Tokenizer:
         """Make a tokenizer that does not cut, for chunking."""
-        return _load_tokenizer(self.folder, max_tokens=None)
+        return load_tokenizer(self.folder, max_tokens=None)
 
     def encode(self, texts: Sequence[str], *, role: Role) -> Encoded:
         """Embed texts; any text has an embedding, also a blank one.
@@ -377,128 +349,3 @@ class OnnxEncoder:
         feeds = {"input_ids": input_ids, "attention_mask": attention_mask}
         rows: NDArray[np.float32] = self._session.run([output], feeds)[0]
         return rows
-
-
-def _candidates(
-    folder: Path, manifest: EncoderManifest, device: Device, precision: Precision | None
-) -> list[tuple[Device, Precision]]:
-    """List what to try, in order; never CUDA with int8, whose nodes would run on the CPU."""
-    devices: list[Device] = [device]
-    if device == "auto":
-        has_cuda = CUDA_PROVIDER in _runtime().get_available_providers()
-        devices = ["cuda", "cpu"] if has_cuda else ["cpu"]
-    found = [
-        (actual, candidate)
-        for actual in devices
-        for candidate in _PREFERENCE[actual]
-        if candidate in manifest.precisions and precision in (None, candidate)
-    ]
-    if not found:
-        wanted = precision or " or ".join(_PREFERENCE[devices[-1]])
-        shipped = ", ".join(manifest.precisions)
-        error = DeviceError if device == "cuda" else EncoderLoadError
-        raise error(
-            f"{folder}: no {wanted} graph for device {device}; this encoder has {shipped} (int8 "
-            "runs on the CPU only); make the other with `lamina export --precision`"
-        )
-    return found
-
-
-def _check_graph(folder: Path, manifest: EncoderManifest, precision: Precision) -> None:
-    file = manifest.precisions[precision]
-    _check_file(folder / file.file, file.sha256)
-    if file.fingerprint != manifest.fingerprint_of(file.sha256):
-        raise EncoderLoadError(
-            f"{folder / 'encoder.json'}: the fingerprint of {precision} does not fit the other "
-            "fields, so one of them was edited; export the encoder again"
-        )
-
-
-def _check_file(path: Path, expected: str) -> None:
-    if not path.is_file():
-        raise EncoderLoadError(f"{path}: missing; the encoder folder is incomplete, copy it again")
-    found = sha256_file(path)
-    if found != expected:
-        raise EncoderLoadError(
-            f"{path}: sha256 {found[:12]}, expected {expected[:12]}; the file is cut or altered, "
-            "copy or export the encoder again"
-        )
-
-
-def _load_tokenizer(folder: Path, *, max_tokens: int | None) -> Tokenizer:
-    from tokenizers import Tokenizer
-
-    path = folder / "tokenizer.json"
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the Rust side raises bare Exception for any unreadable file
-        raise EncoderLoadError(f"{path}: not a tokenizer file ({error})") from error
-    tokenizer.no_padding()
-    if max_tokens is None:
-        tokenizer.no_truncation()
-    else:
-        tokenizer.enable_truncation(max_tokens)
-    return tokenizer
-
-
-def _runtime() -> Any:
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise MissingExtraError(
-            "ONNX Runtime is not installed; pip install 'lamina-search[cpu]' (or [gpu])"
-        ) from error
-    return onnxruntime
-
-
-def _open_session(graph: Path, device: Device) -> onnxruntime.InferenceSession:
-    """Open a graph on one device, with one thread a call and no silent change of device."""
-    ort = _runtime()
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    options.enable_mem_pattern = False  # one plan is kept per input shape: unbounded memory
-    options.log_severity_level = 3
-    provider = CPU_PROVIDER
-    if device == "cuda":
-        provider = CUDA_PROVIDER
-        if provider not in ort.get_available_providers():
-            raise DeviceError(
-                f"this ONNX Runtime ({ort.__version__}) has no {provider}; "
-                "pip install 'lamina-search[gpu]' without the cpu extra"
-            )
-        if hasattr(ort, "preload_dlls"):
-            ort.preload_dlls()  # finds the CUDA and cuDNN libraries that the gpu extra installed
-        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    try:
-        session = ort.InferenceSession(str(graph), options, providers=[provider])
-    except Exception as error:  # ONNX Runtime's exceptions share no public base class
-        kind = DeviceError if device == "cuda" else EncoderLoadError
-        raise kind(f"{graph}: ONNX Runtime cannot run it on {device}: {error}") from error
-    if session.get_providers()[0] != provider:
-        raise DeviceError(
-            f"{graph}: asked for {provider}, ONNX Runtime gave {session.get_providers()}"
-        )
-    if device == "cuda" and (fallen_back := _arithmetic_on_cpu(session)):
-        raise DeviceError(
-            f"{graph}: ONNX Runtime would run {', '.join(fallen_back)} on the CPU; "
-            "export a precision that CUDA runs whole, such as fp16"
-        )
-    return session
-
-
-def _arithmetic_on_cpu(session: onnxruntime.InferenceSession) -> list[str]:
-    """List the heavy operators placed on the CPU; needs the assignment to have been recorded.
-
-    ONNX Runtime's own switch against fallback (`session.disable_cpu_ep_fallback`) also refuses the
-    few shape computations that it places on the CPU on purpose, hence this.
-    """
-    return sorted(
-        {
-            node.op_type
-            for part in session.get_provider_graph_assignment_info()
-            if part.ep_name == CPU_PROVIDER
-            for node in part.get_nodes()
-        }
-        & _ARITHMETIC
-    )

@@ -23,7 +23,7 @@ from lamina_index.evaluate import (
     Evaluation,
 )
 from lamina_index.metrics import relevant_ids
-from lamina_index.runtime import available_threads
+from lamina_index.runtime import available_threads, cpu_model
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -78,7 +78,7 @@ def report_values(evaluation: Evaluation, *, sources: list[str], command: str) -
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {"python": platform.python_version(), **_installed()},
         "machine": {
-            "cpu": _cpu_model(),
+            "cpu": cpu_model(),
             "cpus": os.cpu_count(),
             "threads": available_threads(),
         },
@@ -277,12 +277,3 @@ def _installed() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.machine()
-    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(models, platform.machine())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -18,6 +19,16 @@ def available_threads() -> int:
     allowed = len(os.sched_getaffinity(0))
     quota = _cgroup_cpus(_CGROUP)
     return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
+
+
+def cpu_model() -> str:
+    """Name the processor, as its maker does; the architecture where that is not told."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.machine())
 
 
 def cpu_features() -> dict[str, bool]:

@@ -11,8 +11,8 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from lamina_index.encoder import Device
 from lamina_index.manifest import Precision
+from lamina_index.onnx_session import Device
 from lamina_service.errors import SettingsError
 
 PREFIX = "LAMINA_"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import random
 import signal
-import subprocess
-import sys
 import time
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,24 +16,6 @@ import pytest
 from lamina_index.docstrings import read_docstrings
 
 DOCUMENTS = 300
-
-
-def lamina(*arguments: object, **options: Any) -> subprocess.Popen[str]:
-    command = "import sys; from lamina_index.cli import main; sys.exit(main())"
-    return subprocess.Popen(
-        [sys.executable, "-c", command, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **options,
-    )
-
-
-def output_of(*arguments: object) -> str:
-    process = lamina(*arguments)
-    out, err = process.communicate()
-    assert (process.returncode, err) == (0, ""), err
-    return out
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +33,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def collection(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def collection(
+    corpus: Path, output_of: Callable[..., str], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     folder = tmp_path_factory.mktemp("built") / "docs"
     report = json.loads(
         output_of("index", "build", "--input", corpus, "--collection", folder, "--json")
@@ -63,7 +46,9 @@ def collection(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_question_finds_the_documentation_that_answers_it(collection: Path, corpus: Path) -> None:
+def test_a_question_finds_the_documentation_that_answers_it(
+    collection: Path, corpus: Path, output_of: Callable[..., str]
+) -> None:
     rows = [json.loads(line) for line in corpus.read_text().splitlines()]
     target = next(row for row in rows if row["id"] == "argparse.ArgumentParser")
     found = json.loads(
@@ -80,7 +65,7 @@ def test_a_question_finds_the_documentation_that_answers_it(collection: Path, co
 
 
 def test_evaluating_the_collection_gives_the_expected_number(
-    collection: Path, corpus: Path, tmp_path: Path
+    collection: Path, corpus: Path, output_of: Callable[..., str], tmp_path: Path
 ) -> None:
     rows = [json.loads(line) for line in corpus.read_text().splitlines()]
     chosen = rows[::6]
@@ -99,7 +84,11 @@ def test_evaluating_the_collection_gives_the_expected_number(
 
 
 def test_a_build_killed_at_any_time_resumes_to_the_same_documents_and_vectors(
-    collection: Path, corpus: Path, tmp_path: Path
+    collection: Path,
+    corpus: Path,
+    lamina: Callable[..., Any],
+    output_of: Callable[..., str],
+    tmp_path: Path,
 ) -> None:
     random_seconds = random.Random(2).uniform
     build = ("index", "build", "--input", corpus, "--collection", tmp_path / "docs")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Encoding, Tokenizer, models, pre_tokenizers
 
 from lamina_index.chunking import chunk_text
-from lamina_index.encoder import BUNDLED_ENCODERS
+from lamina_index.encoder_files import BUNDLED_ENCODERS
 
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"  # three people and two joiners: one picture
 FLAG = "\U0001f1e9\U0001f1ea"

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lamina_index.encoder import BUNDLED_ENCODERS
+from lamina_index.encoder_files import BUNDLED_ENCODERS
 from lamina_index.errors import FormatError
 from lamina_index.manifest import (
     EncoderManifest,

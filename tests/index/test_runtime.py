@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 
 import pytest
 
-from lamina_index.runtime import _cgroup_cpus, available_threads, cpu_features
+from lamina_index.runtime import _cgroup_cpus, available_threads, cpu_features, cpu_model
 
 
 @pytest.mark.parametrize(
@@ -35,3 +36,9 @@ def test_threads_are_between_one_and_the_affinity() -> None:
 def test_cpu_features_agree_with_the_kernel() -> None:
     words = Path("/proc/cpuinfo").read_text().split()
     assert cpu_features()["avx2"] == ("avx2" in words)
+
+
+def test_the_cpu_is_named_as_the_kernel_names_it_or_by_its_architecture() -> None:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = {line.partition(":")[2].strip() for line in lines if line.startswith("model name")}
+    assert cpu_model() in (names or {platform.machine()})

@@ -156,3 +156,57 @@ def test_a_marker_that_names_no_table_is_an_error(repository: Path, tmp_path: Pa
     done = run(repository, "report.py", page)
     assert done.returncode != 0
     assert "wishes" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def gpu_results(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The GPU's benchmark in small, which goes the same way on the CPU."""
+    for name in ("torch", "sentence_transformers"):
+        if not importlib.util.find_spec(name):  # importing it takes seconds
+            pytest.skip(f"no {name}, which trains")  # never in CI
+    folder = tmp_path_factory.mktemp("gpu")
+    options = ["--small", "--work", folder / "work", "--output", folder / "gpu.json"]
+    done = run(repository, "bench_gpu.py", *options)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_the_gpu_benchmark_trains_exports_encodes_and_compares(gpu_results: Path, repository: Path):
+    record = load(gpu_results, "gpu")
+    assert record.keys() == SOURCE
+    assert record["settings"]["device"] == "cpu"
+    assert "not what GPUs do" in record["settings"]["note"]
+    assert str(repository) not in json.dumps(record)
+    found = record["results"]
+    for row in found["train"].values():
+        assert row["texts_per_second"] == pytest.approx(16 * row["steps_per_second"], rel=0.01)
+    assert 1.8 < found["export"]["fp32_mb"] / found["export"]["fp16_mb"] < 2.2
+    assert found["parity"]["fp32"]["max_absolute_difference"] < 1e-6
+    assert 0 < found["parity"]["fp16"]["max_absolute_difference"] < 1e-2
+    for encoded in found["runtime"].values():
+        assert encoded["many"]["texts_per_second"] > 0
+        assert encoded["graph"].keys() == {"1x16", "8x16"}
+        for times in (encoded["one"], *encoded["graph"].values()):
+            assert 0 < times["p50_ms"] <= times["p95_ms"]
+
+
+def test_the_gpu_benchmark_becomes_a_table(gpu_results: Path, repository: Path, tmp_path: Path):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- table:gpu -->\n<!-- /table -->\n")
+    assert run(repository, "report.py", "--results", gpu_results, page).returncode == 0
+    steps = load(gpu_results, "gpu")["results"]["train"]["fp32"]["steps_per_second"]
+    row = next(line for line in page.read_text().splitlines() if "steps of 8 pairs" in line)
+    assert float(row.split("|")[2].replace(",", "")) == pytest.approx(steps, rel=0.01)
+    assert "on the CPU | fp32 | bf16 to train" in page.read_text()
+
+
+def test_without_a_gpu_its_benchmark_says_what_is_missing(repository: Path, tmp_path: Path):
+    if not importlib.util.find_spec("torch"):  # importing it takes seconds
+        pytest.skip("no torch, which would find the GPU")  # never in CI
+    if Path("/proc/driver/nvidia/version").exists():
+        pytest.skip("there is an NVIDIA driver on this machine")  # and the benchmark would run
+    done = run(repository, "bench_gpu.py", "--output", tmp_path / "gpu.json")
+    assert done.returncode == 1
+    assert "torch finds no CUDA device" in done.stderr
+    assert "--small" in done.stderr
+    assert not (tmp_path / "gpu.json").exists()

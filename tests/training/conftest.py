@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +114,15 @@ def items() -> KnownItems:
 
     documents = tuple(f"{a} {b} {c}" for a in WORDS[:5] for b in WORDS[5:9] for c in WORDS[9:12])
     return KnownItems(queries=tuple(reversed(documents[:20])), documents=documents)
+
+
+@pytest.fixture(scope="module")
+def small_grid() -> Iterator[None]:
+    """Compare torch and ONNX on few shapes: the gate with all of them is test_export's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lamina_training.agreement.LENGTHS", (1, 2, 33))
+        patch.setattr("lamina_training.agreement.BATCHES", (1, 2, 16))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -89,8 +90,32 @@ def test_the_reward_is_how_much_lower_the_masked_step_leaves_the_held_out_loss(
         losses = iter([2.0, 1.5, 1.0, 1.25, 3.0, 2.75])  # plain, masked, plain, ...
         steps = [run.policy.step(run.update, lambda: torch.tensor(next(losses))) for _ in range(3)]
     assert [step.reward for step in steps] == [0.5, -0.25, 0.25]
-    # the baseline: 0.5 | 0.5 | 0.9 * 0.5 - 0.1 * 0.25 = 0.425
-    assert [step.advantage for step in steps] == pytest.approx([0.0, -0.75, -0.175])
+    # the baseline: 0.5 | 0.5 | 0.9 * 0.5 - 0.1 * 0.25 = 0.425; so the surprise: 0, -0.75, -0.175
+    # its mean square: none | 0.75^2 | 0.9 * 0.5625 + 0.1 * 0.030625 = 0.5093125
+    expected = [0.0, -1.0, -0.175 / math.sqrt(0.5093125)]
+    assert [step.advantage for step in steps] == pytest.approx(expected)
+
+
+def test_rewards_of_any_size_teach_the_same(tiny_encoder: Callable[..., Any]) -> None:
+    learnt = []
+    for size in (1.0, 1e-4):
+        classifier = tiny_encoder("BERT", head="ForSequenceClassification")
+        torch.manual_seed(0)
+        with attention_dropout(classifier, POLICY) as dropout:
+            run = Run(classifier, dropout)
+            losses = iter([size * value for value in (2, 1.5, 1, 1.25, 3, 2.75, 1, 1)])
+            for _ in range(4):
+                run.policy.step(run.update, lambda losses=losses: torch.tensor(next(losses)))
+            learnt.append([parameter.detach().clone() for parameter in dropout.parameters()])
+    torch.testing.assert_close(learnt[0], learnt[1], rtol=1e-3, atol=1e-5)
+
+
+def test_rewards_that_never_change_teach_nothing_but_entropy(classifier: Any) -> None:
+    config = POLICY.model_copy(update={"entropy_weight": 0.0})
+    with attention_dropout(classifier, config) as dropout:
+        run = Run(classifier, dropout)
+        steps = [run.policy.step(run.update, lambda: torch.tensor(1.0)) for _ in range(3)]
+    assert {(step.reward, step.advantage) for step in steps} == {(0.0, 0.0)}
 
 
 def test_generators_learn_from_the_reward_alone(classifier: Any) -> None:
@@ -125,6 +150,52 @@ def test_rewarded_dropping_drops_more_and_punished_less(tiny_encoder: Callable[.
     rewarded, punished = ends
     assert rewarded > 0.15
     assert punished < rewarded / 2
+
+
+def test_one_optimiser_for_all_takes_the_models_step_once(classifier: Any) -> None:
+    with attention_dropout(classifier, POLICY) as dropout:
+        run = Run(classifier, dropout)
+        optimizer = torch.optim.AdamW(
+            [
+                {"params": list(classifier.parameters()), "lr": 1e-2},
+                {"params": dropout.parameters(), "lr": 1e-2},
+            ]
+        )
+        run.optimizer = optimizer
+        run.policy = PolicyGradient(dropout, classifier, optimizer, optimizer)
+        run.policy.step(run.update, run.held_out)
+        trained = [*classifier.parameters(), *dropout.parameters()]
+        assert {int(optimizer.state[p]["step"]) for p in trained if p in optimizer.state} == {1}
+        assert all(p in optimizer.state for p in dropout.parameters())
+
+
+def test_the_rewards_mean_is_resumed_with_the_generators(
+    classifier: Any, tiny_encoder: Callable[..., Any]
+) -> None:
+    with attention_dropout(classifier, POLICY) as dropout:
+        assert "reward_baseline" not in dropout.state_dict()
+        run = Run(classifier, dropout)
+        losses = iter([2.0, 1.9, 1.0, 0.7])
+        for _ in range(2):
+            run.policy.step(run.update, lambda: torch.tensor(next(losses)))
+        state = {name: value.clone() for name, value in dropout.state_dict().items()}
+        known = (dropout.reward_baseline, dropout.reward_variance)
+    assert known == pytest.approx((0.9 * 0.1 + 0.1 * 0.3, 0.2**2))
+    with attention_dropout(tiny_encoder("BERT"), POLICY) as resumed:
+        resumed.load_state_dict(state)
+        assert (resumed.reward_baseline, resumed.reward_variance) == known
+
+
+def test_the_log_gets_the_mean_reward_since_it_last_asked(classifier: Any) -> None:
+    with attention_dropout(classifier, POLICY) as dropout:
+        run = Run(classifier, dropout)
+        assert run.policy.statistics() == {}
+        losses = iter([2.0, 1.5, 1.0, 1.25])
+        for _ in range(2):
+            run.policy.step(run.update, lambda: torch.tensor(next(losses)))
+        found = run.policy.statistics()
+        assert found == pytest.approx({"reward": 0.125, "reward_baseline": 0.425})
+        assert run.policy.statistics() == {}
 
 
 def test_the_warm_up_trains_the_encoder_only(classifier: Any) -> None:

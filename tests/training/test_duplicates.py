@@ -9,7 +9,7 @@ pytest.importorskip("torch")  # never skipped in CI: see pytest_sessionstart
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lamina_training.duplicates import NO_KEY, duplicate_keys, sha256_half, text_key
+from lamina_training.duplicates import NO_KEY, duplicate_keys, sha256_half, sha256_tenth, text_key
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,9 @@ def test_keys_fit_an_int64_and_are_never_the_missing_one(text: str, cluster: str
 def test_halves_are_by_the_parity_of_the_digest(text: str) -> None:
     odd = int(hashlib.sha256(text.encode()).hexdigest(), 16) % 2
     assert sha256_half(text) == ("odd" if odd else "even")
+
+
+def test_tenths_are_the_last_decimal_digit_of_the_digest() -> None:
+    assert sha256_tenth("abc") == 5  # FIPS 180's example, 0xba7816bf...f20015ad
+    shares = [sum(sha256_tenth(str(n)) == tenth for n in range(2000)) for tenth in range(10)]
+    assert min(shares) > 150

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lamina_index.cli import main
+from lamina_index.corpus import Document
 from lamina_index.encoder import OnnxEncoder
+from lamina_index.evaluate import evaluate, judge_queries
+from lamina_index.exact_corpus import ExactCorpus
 from lamina_index.manifest import EncoderManifest, Precision
 from lamina_training.agreement import check_parity
 from lamina_training.build_encoder import build_encoder
+from lamina_training.dev_retrieval import RetrievalTask, read_quora, sample_task, score_retrieval
+from lamina_training.embedding import encode_with
+from lamina_training.encoder_folder import find_encoder, load_encoder
 from lamina_training.export import export_encoder
 from lamina_training.graph import GraphRunner, export_fp32, open_session
 from lamina_training.layer_pooling_config import LayerPoolingConfig
 from lamina_training.source import ExportError, load_source
+from lamina_training.sts import read_stsb, score_sts
+
+pytestmark = pytest.mark.usefixtures("small_grid")
 
 KINDS = ("Transformer", "Pooling", "Normalize")
 TEXTS = ["the cat sits", "a dog runs fast in the red house .", "why ?", "zebra " * 70]
@@ -49,15 +57,6 @@ def save_run(base: Path, folder: Path, **pooling: Any) -> Path:
     model.prompts = {"query": "how : ", "document": "the : "}
     model.save_pretrained(str(folder), create_model_card=False)
     return folder
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _small_grid() -> Iterator[None]:
-    """Compare on few shapes: the gate with all of them is test_export's."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lamina_training.agreement.LENGTHS", (1, 2, 33))
-        patch.setattr("lamina_training.agreement.BATCHES", (1, 2, 16))
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -105,13 +104,18 @@ def stripped_by_command(run: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return target, printed.getvalue()
 
 
-def test_kept_vectors_are_those_of_sentence_transformers(run: Path, kept: Path) -> None:
+def by_library(folder: Path) -> Any:
+    """The folder as sentence-transformers loads it, with the flag that our pooling needs."""
     from sentence_transformers import SentenceTransformer
 
+    return SentenceTransformer(str(folder), device="cpu", trust_remote_code=True)
+
+
+def test_kept_vectors_are_those_of_sentence_transformers(run: Path, kept: Path) -> None:
     encoder = OnnxEncoder.load(kept, precision="fp32")
     found = encoder.encode(TEXTS, role="query").embeddings
     for folder in (run, kept):
-        model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=True)
+        model = by_library(folder)
         expected = model.encode(TEXTS, prompt_name="query", normalize_embeddings=True)
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
@@ -195,6 +199,54 @@ def test_stripped_vectors_are_those_of_a_plain_encoder_with_these_weights(
         expected = (expected / expected.norm()).numpy()
         np.testing.assert_allclose(row, expected, atol=1e-5)
         np.testing.assert_allclose(model.encode(text, prompt_name="document"), expected, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def questions(shared_data: Path) -> RetrievalTask:
+    return sample_task(read_quora(shared_data, "dev"), queries=100, documents=500, seed=0)
+
+
+@pytest.mark.parametrize("name", ["run", "kept", "stripped"])
+def test_the_librarys_similarity_evaluator_gives_our_score(
+    name: str, request: pytest.FixtureRequest, shared_data: Path
+) -> None:
+    from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
+
+    folder = request.getfixturevalue(name)
+    pairs = read_stsb(shared_data, "dev")
+    evaluator = EmbeddingSimilarityEvaluator(pairs.first, pairs.second, pairs.gold.tolist())
+    expected = evaluator(by_library(folder))["spearman_cosine"]
+    loaded = load_encoder(find_encoder(str(folder), cache=folder))
+    score = score_sts(encode_with(loaded), {"dev": pairs})["dev"].all
+    assert score == pytest.approx(100 * expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["run", "kept", "stripped"])
+def test_the_librarys_retrieval_evaluator_gives_our_score_in_torch_and_of_the_graph(
+    name: str, request: pytest.FixtureRequest, questions: RetrievalTask
+) -> None:
+    from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
+
+    folder = request.getfixturevalue(name)
+    relevant = {query: set(ids) for query, ids in questions.relevant.items()}
+    texts = questions.queries, questions.documents
+    evaluator = InformationRetrievalEvaluator(*texts, relevant, mrr_at_k=[10])
+    expected = evaluator(by_library(folder))["cosine_mrr@10"]
+    assert 0.1 < expected < 1
+    loaded = load_encoder(find_encoder(str(folder), cache=folder))
+    in_torch = score_retrieval(
+        encode_with(loaded, role="document"),
+        questions,
+        encode_query=encode_with(loaded, role="query"),
+    )
+    assert in_torch.mrr == pytest.approx(expected, abs=1e-6)
+    if name == "run":  # which has no graph yet
+        return
+    encoder = OnnxEncoder.load(folder, precision="fp32")
+    corpus = ExactCorpus(encoder, (Document(*each) for each in questions.documents.items()))
+    qrels = {query: dict.fromkeys(ids, 1.0) for query, ids in relevant.items()}
+    of_graph = evaluate(judge_queries(questions.queries, qrels), corpus).means["mrr@10"]
+    assert of_graph == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize(

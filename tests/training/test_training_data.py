@@ -201,6 +201,25 @@ def test_labelled_pairs_carry_the_place_of_their_label(tmp_path: Path) -> None:
     assert rows == [LabelledExample(("what", "this"), 1), LabelledExample(("who", "that"), 0)]
 
 
+def test_tenths_split_a_file_by_its_first_text(tmp_path: Path) -> None:
+    lines = [f"{number % 2}\tpremise {number // 3}\thypothesis {number}" for number in range(300)]
+    path = write(tmp_path / "a.tsv", "y\tp\th", *lines)
+
+    def texts(*tenths: int) -> set[tuple[str, ...]]:
+        options = {"label": "y", "labels": ("0", "1"), "tenths": tenths}
+        return {row.texts for row in read_labelled(path, columns="ph", **options)}  # type: ignore[arg-type]  # mixed
+
+    dev, train = texts(0), texts(*range(1, 10))
+    assert (len(dev | train), len(dev & train)) == (300, 0)
+    assert len(dev) % 3 == 0  # the three rows of a premise stay together
+    assert not {row[0] for row in dev} & {row[0] for row in train}
+    one = write(tmp_path / "one.tsv", "y\tp\th", "0\tabc\td")  # in tenth 5
+    with pytest.raises(
+        TrainingDataError, match=r"one\.tsv: no row has its first text in the tenths"
+    ):
+        list(read_labelled(one, columns="ph", label="y", labels=("0", "1"), tenths=[0]))
+
+
 def test_json_labels_of_any_scalar_kind_are_names(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", '{"t": "a", "y": true}', '{"t": "b", "y": false}')
     assert read_labels(path, label="y") == ("false", "true")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lamina_index.manifest import EncoderManifest
+from lamina_training.run_report_words import SCORE_NAMES
 from lamina_training.weights import MINILM_L6
 
 _MINILM_SOURCES = (
@@ -171,7 +174,37 @@ def _scores(manifest: EncoderManifest) -> str:
             for name, row in rows
         ]
         lines.append("")
+    if forms := parity.get("forms"):
+        lines.append(_forms(forms))
     return "\n".join(lines)
+
+
+def _forms(forms: dict[str, Any]) -> str:
+    """Lay out what the encoder's vectors owe to attention over layers, and what that costs."""
+    scored, timed = forms["scored"], forms["timed"]
+    tasks = []
+    if pairs := scored.get("sts_pairs"):
+        tasks.append(f"{pairs:,} scored pairs")
+    if queries := scored.get("queries"):
+        tasks.append(f"{queries:,} queries and {scored['documents']:,} documents")
+    names = [name for name in ("sts", "retrieval") if name in forms["rows"][0]]
+    titles = ["attention", "precision", *(SCORE_NAMES[name] for name in names)]
+    lines = [
+        (
+            f"Attention over layers, on the dev data of training ({' and '.join(tasks)}); "
+            f"milliseconds are the graph's for one text on one thread, the median of "
+            f"{timed['texts']:,} texts that all graphs took turns on ({timed['cpu']}):\n"
+        ),
+        f"| {' | '.join(titles)} | ms a text | MB |",
+        "| --- | --- |" + " ---: |" * (len(names) + 2),
+    ]
+    lines += [
+        f"| {row['form']} | {row['precision']} | "
+        + "".join(f"{row[name]:.4f} | " for name in names)
+        + f"{row['milliseconds']:.2f} | {row['size_bytes'] / 1e6:.1f} |"
+        for row in forms["rows"]
+    ]
+    return "\n".join([*lines, ""])
 
 
 def _use(manifest: EncoderManifest, *, with_weights: bool) -> str:

@@ -13,12 +13,12 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from lamina_index.manifest import (
     Compatible,
@@ -30,20 +30,17 @@ from lamina_index.manifest import (
 )
 from lamina_index.text import TEXT_VERSION
 from lamina_training.agreement import check_parity, compare, encode_items
+from lamina_training.dev_scores import DevTasks
 from lamina_training.encoder_card import card_text
+from lamina_training.encoder_graphs import GRAPH_FILES, PRECISIONS, make_int8, open_graph
+from lamina_training.export_forms import compare_forms, other_forms
 from lamina_training.fp16 import convert_fp16
 from lamina_training.graph import GraphRunner, export_fp32
-from lamina_training.int8 import Int8Recipe, quantize_int8
+from lamina_training.int8 import Int8Recipe
 from lamina_training.known_items import KnownItems, read_known_items
 from lamina_training.sentence_folder import add_weights, write_json
 from lamina_training.source import ExportError, Source, Strip, load_source
 
-PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8")
-GRAPH_FILES: dict[Precision, str] = {
-    "fp32": "onnx/model.onnx",
-    "fp16": "onnx/model_fp16.onnx",
-    "int8": "onnx/model_int8.onnx",
-}
 PROBES = (
     "?",
     "How do I learn to cook?",
@@ -74,6 +71,7 @@ def export_encoder(
     command: str,
     items: KnownItems | None = None,
     recipe: Int8Recipe | None = None,
+    dev: DevTasks | None = None,
 ) -> EncoderManifest:
     """Export an encoder; fp32 is always made and checked, and shipped if asked for.
 
@@ -89,6 +87,8 @@ def export_encoder(
         command: What the user typed, for the record.
         items: Texts on which precisions are compared; by default the standard library's.
         recipe: How int8 is made.
+        dev: What an encoder that was trained with attention over layers is scored on, kept and
+            stripped; None leaves that out.
 
     Raises:
         ExportError: If the encoder cannot be exported, or a graph does not agree with it.
@@ -99,12 +99,19 @@ def export_encoder(
         raise ExportError(
             f"precision {','.join(precisions)!r}; expected some of {', '.join(PRECISIONS)}"
         )
-    source = load_source(origin, cache=cache, keep_attention=keep_attention, strip=strip)
+    load = partial(load_source, origin, cache=cache)
+    source = load(keep_attention=keep_attention, strip=strip)
+    recipe = recipe or Int8Recipe()
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
         folder = Path(scratch, "encoder")
         (folder / "onnx").mkdir(parents=True)
-        manifest = _fill(folder, source, precisions, name, command, items, recipe or Int8Recipe())
+        manifest = _fill(folder, source, precisions, name, command, items, recipe)
+        others = [load(**options) for options in other_forms(source.ending)] if dev else []
+        if dev and others:
+            found = compare_forms(folder, [source, *others], precisions, dev, recipe=recipe)
+            manifest = manifest.model_copy(update={"parity": {**manifest.parity, "forms": found}})
+            manifest.write(folder / "encoder.json")
         if with_weights:
             add_weights(folder, source)
         card = card_text(manifest, with_weights=with_weights)
@@ -129,23 +136,16 @@ def _fill(
     """Make tokenizer, graphs and manifest; the graphs not asked for are still there."""
     (folder / "tokenizer.json").write_text(source.tokenizer_json, encoding="utf-8")
     write_json(folder / "tokenizer_config.json", source.tokenizer_config)
-    tokenizer = Tokenizer.from_str(source.tokenizer_json)
-
-    def runner(precision: Precision) -> GraphRunner:
-        path = folder / GRAPH_FILES[precision]
-        return GraphRunner(path, tokenizer, max_tokens=source.max_tokens)
-
+    runner = partial(open_graph, folder, source)
     graph = folder / GRAPH_FILES["fp32"]
     export_fp32(source, graph)
-    fp32 = runner("fp32")
-    parity: dict[str, Any] = {"fp32": check_parity(source, fp32)}
+    parity: dict[str, Any] = {"fp32": check_parity(source, runner("fp32"))}
     made: list[Precision] = ["fp32"]
     if "fp16" in precisions:
         convert_fp16(graph, folder / GRAPH_FILES["fp16"])
         made.append("fp16")
     if "int8" in precisions:
-        texts = [fp32.token_ids(source.prompts.document + line) for line in calibration_texts()]
-        quantize_int8(graph, folder / GRAPH_FILES["int8"], texts, recipe=recipe)
+        make_int8(folder, source, recipe)
         made.append("int8")
     cosines: dict[Precision, list[tuple[float, float]]] = {precision: [] for precision in made}
     if len(made) > 1:
@@ -267,14 +267,6 @@ def _check_batch(source: Source, runner: GraphRunner, alone: NDArray[np.float32]
             f"{source.folder}: int8 vectors differ by {difference:.2g} between a batch and each "
             f"text alone; expected at most {MAX_BATCH_DIFFERENCE:.0e}, not exported"
         )
-
-
-def calibration_texts() -> list[str]:
-    """Short and long texts of many kinds that show int8 what a model's inside looks like."""
-    text = (
-        importlib.resources.files("lamina_training").joinpath("calibration.txt").read_text("utf-8")
-    )
-    return [line for line in text.splitlines() if line.strip()]
 
 
 def _versions() -> dict[str, str]:

@@ -16,8 +16,9 @@ _TIMINGS = ("_runtime", "_per_second", "_preparation_time")
 class MetricsLog(TrainerCallback):  # type: ignore[misc]  # transformers is untyped to mypy
     """Appends lines while training; a resumed run first drops those that it will write again.
 
-    A line has `step`, `seconds` since this process began to train, and `loss`, `learning_rate` and
-    `gradient_norm`, or the scores of an evaluation under `dev_...`.
+    A line has `step`, `seconds` of training so far, and `loss`, `learning_rate` and
+    `gradient_norm`, or the scores of an evaluation under `dev_...`. A resumed run counts on from
+    the seconds of the last line that it keeps.
     """
 
     def __init__(self, path: Path, more: Callable[[], Mapping[str, Any]] = dict) -> None:
@@ -37,6 +38,8 @@ class MetricsLog(TrainerCallback):  # type: ignore[misc]  # transformers is unty
             kept = [line for line in read_metrics(self._path) if line["step"] <= state.global_step]
             if state.global_step == 0:
                 kept = []  # not resumed: the evaluation before the first step comes again
+            if kept:
+                self._start -= kept[-1]["seconds"]
             text = "".join(json.dumps(line) + "\n" for line in kept)
             self._path.write_text(text, encoding="utf-8")
 

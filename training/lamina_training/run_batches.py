@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -45,16 +44,21 @@ class RunBatches(DefaultBatchSampler):  # type: ignore[misc]  # sentence-transfo
         self._batches = batches
         self._processes = processes
         self._seed = seed
+        self._current: tuple[int, list[NDArray[np.int64]]] = (-1, [])
 
     def __len__(self) -> int:
         return self._batches * self._processes
 
     def __iter__(self) -> Iterator[list[int]]:
-        for number in range(math.ceil(self._batches / self._per_pass)):
-            left = self._batches - number * self._per_pass
-            for batch in self._pass(number)[:left]:
-                for part in np.split(batch, self._processes):
-                    yield part.tolist()
+        for number in range(self._batches):
+            yield from self.parts(number)
+
+    def parts(self, number: int) -> list[list[int]]:
+        """Give the rows of one batch of the run, a part for each process."""
+        passed, place = divmod(number, self._per_pass)
+        if self._current[0] != passed:
+            self._current = (passed, self._pass(passed))
+        return [part.tolist() for part in np.split(self._current[1][place], self._processes)]
 
     def _pass(self, number: int) -> list[NDArray[np.int64]]:
         generator = np.random.default_rng((self._seed, number))

@@ -1,13 +1,13 @@
 """What our runs add to the trainers of transformers and sentence-transformers.
 
 Both trainers do the loop: batches, autocast, accumulation, clipping, schedule, several processes.
-Added are a fixed plan of batches, attention dropout with its own optimiser group and loss, a stop
-before a loss or gradient that is not finite reaches the weights, and checkpoints without pickle.
+Added are a fixed plan of batches, attention dropout with its own optimiser group and its objective,
+a stop before a loss or gradient that is not finite reaches the weights, and checkpoints without
+pickle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from torch.utils.data import ConcatDataset, DataLoader
 from transformers import PrinterCallback, Trainer, TrainerCallback
 
 from lamina_index.errors import DamagedError, LaminaError
-from lamina_training.attention_dropout import AttendOut, AttentionDropout
-from lamina_training.run_batches import RunBatches
+from lamina_training.attention_dropout import AttendOut, AttentionDropout, PolicyGradient
+from lamina_training.run_rows import RunRows
 from lamina_training.training_state import (
     load_optimizer,
     load_random_state,
@@ -43,41 +43,45 @@ class RunTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped to m
     def __init__(
         self,
         *,
-        sources: Sequence[Any],
-        batches: RunBatches,
+        rows: RunRows,
         dropout: AttentionDropout,
         **options: Any,
     ) -> None:
         """Prepare a run.
 
         Args:
-            sources: Data sets that `batches` draws from, in their order.
-            batches: Those of the whole run.
+            rows: Of the whole run.
             dropout: On the model already.
             options: Of the trainer.
         """
-        self._sources = sources
-        self._batches = batches
+        self._rows = rows
         self.dropout = dropout
         self._budget: Tensor | None = None
+        self._policy: PolicyGradient | None = None
+        self._step_batches: list[Any] = []
         super().__init__(**options)
         # Transformers' classifiers take the number of a step's rows and divide by that of a batch,
         # so their loss would count once a process and batch. Batches are equal here: means do.
         self.model_accepts_loss_kwargs = False
         self.remove_callback(PrinterCallback)  # which prints each log; ours go to metrics.jsonl
-        self.add_callback(_DropoutProgress(dropout))
+        self.add_callback(_DropoutSteps(self))
 
     # Data
 
     def get_train_dataloader(self) -> Any:
-        rows: ConcatDataset[Any] = ConcatDataset(self._sources)
+        rows: ConcatDataset[Any] = ConcatDataset(self._rows.sources)
         loader = DataLoader(
             rows,
-            batch_sampler=self._batches,
+            batch_sampler=self._rows.batches,
             collate_fn=self.data_collator,
             pin_memory=self.args.dataloader_pin_memory,
         )
         return self.accelerator.prepare(loader)
+
+    def get_batch_samples(self, *given: Any) -> Any:
+        samples = super().get_batch_samples(*given)
+        self._step_batches = samples[0]
+        return samples
 
     # Steps
 
@@ -91,6 +95,14 @@ class RunTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped to m
             optimizer.add_param_group(
                 {"params": generators, "lr": config.learning_rate, "weight_decay": 0.0}
             )
+            if config.objective == "policy":
+                self._policy = PolicyGradient(
+                    self.dropout,
+                    self.model,
+                    optimizer,
+                    optimizer,
+                    max_gradient_norm=self.args.max_grad_norm,
+                )
         return optimizer
 
     def compute_loss(
@@ -126,13 +138,53 @@ class RunTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped to m
         self._check_finite(torch.as_tensor(norm), "gradient")
         return norm
 
+    def begin_step(self) -> None:
+        """Tell attention dropout of the step, and let its policy try the step without masks."""
+        self.dropout.step(self.state.global_step / self.state.max_steps)
+        if self._policy is not None:
+            self._policy.try_without_masks(self._whole_update, self._held_out_loss)
+
+    def end_update(self) -> None:
+        """Let the policy see what the update with masks was worth, at the rate that it had."""
+        if self._policy is not None:
+            self._policy.learn(self._held_out_loss)
+
+    def end_step(self) -> None:
+        """Clear the generators' gradients, which `model.zero_grad()` does not reach."""
+        for parameter in self.dropout.parameters():
+            parameter.grad = None
+
+    def statistics(self) -> dict[str, Any]:
+        """Give what attention dropout has to tell about the steps since the last call."""
+        rewards = self._policy.statistics() if self._policy is not None else {}
+        return {**self.dropout.statistics(), **rewards}
+
+    def _whole_update(self) -> Tensor:
+        """Do on our own, over the batches that come next, what the loop does in a step."""
+        model, optimizer = self.model_wrapped, self.optimizer.optimizer  # not accelerate's, which
+        losses = [self.training_step(model, batch) for batch in self._step_batches]
+        self._clip_grad_norm(model)
+        optimizer.step()  # would wait for the last batch of the loop's own step
+        optimizer.zero_grad()
+        return torch.stack(losses).sum()
+
+    def _held_out_loss(self) -> Tensor:
+        """Compute the loss on this step's held-out rows."""
+        assert self._rows.held_out is not None  # planned with the policy
+        rows = self._rows.held_out.rows(self.state.global_step, process=self.args.process_index)
+        inputs = self._prepare_inputs(self.data_collator(rows))
+        with self.compute_loss_context_manager():
+            loss: Tensor = super().compute_loss(self.model_wrapped, inputs)
+        self._check_finite(loss, "held-out loss")
+        return loss
+
     def _check_finite(self, value: Tensor, name: str) -> None:
         if bool(torch.isfinite(value)):
             return
         raise DivergedError(
-            f"step {self.state.global_step + 1}: the {name} is {float(value)}; stopped before it "
-            f"reached the weights. The last checkpoint in {self.args.output_dir} is sound; start a "
-            "new run with a lower learning rate, more warm-up or precision fp32"
+            f"step {self.state.global_step + 1}: the {name} is {float(value)}; stopped at once. "
+            f"The last checkpoint in {self.args.output_dir} is sound; start a new run with a "
+            "lower learning rate, more warm-up or precision fp32"
         )
 
     def _own_of_loss(self) -> list[nn.Parameter]:
@@ -234,13 +286,15 @@ class ClassifierTrainer(RunTrainer):
         self.processing_class.save_pretrained(folder)
 
 
-class _DropoutProgress(TrainerCallback):  # type: ignore[misc]  # transformers is untyped to mypy
-    def __init__(self, dropout: AttentionDropout) -> None:
-        self._dropout = dropout
+class _DropoutSteps(TrainerCallback):  # type: ignore[misc]  # transformers is untyped to mypy
+    def __init__(self, trainer: RunTrainer) -> None:
+        self._trainer = trainer
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._dropout.step(state.global_step / state.max_steps)
+    def on_step_begin(self, *given: Any, **kwargs: Any) -> None:
+        self._trainer.begin_step()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        for parameter in self._dropout.parameters():  # which model.zero_grad() does not reach
-            parameter.grad = None
+    def on_optimizer_step(self, *given: Any, **kwargs: Any) -> None:
+        self._trainer.end_update()
+
+    def on_step_end(self, *given: Any, **kwargs: Any) -> None:
+        self._trainer.end_step()

@@ -99,10 +99,17 @@ def read_sickr(data: Path, split: Split) -> StsPairs:
     return read_sts(data / "sick" / f"{split}.tsv", score="relatedness")
 
 
-def read_sts_tasks(data: Path) -> dict[str, StsPairs]:
-    """Read the seven test sets of `TASKS` from one data folder; raises as `read_sts`."""
-    years = {year: read_sts(data / "sts12-16" / f"{year}.tsv", subset="subset") for year in YEARS}
-    return {**years, "stsb": read_stsb(data, "test"), "sickr": read_sickr(data, "test")}
+def read_sts_tasks(data: Path, names: Iterable[str] = TASKS) -> dict[str, StsPairs]:
+    """Read test sets of `TASKS` from a data folder, all seven by default; raises as `read_sts`."""
+    return {name: _read_task(data, name) for name in names}
+
+
+def _read_task(data: Path, name: str) -> StsPairs:
+    if name == "stsb":
+        return read_stsb(data, "test")
+    if name == "sickr":
+        return read_sickr(data, "test")
+    return read_sts(data / "sts12-16" / f"{name}.tsv", subset="subset")
 
 
 def score_sts(encode: Encode, tasks: Mapping[str, StsPairs]) -> dict[str, StsScore]:

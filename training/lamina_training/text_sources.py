@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from lamina_training.train_config import Names, TextData, TextFile
-from lamina_training.training_data import Example, read_examples, read_names, to_dataset
+from lamina_training.train_config import LabelledData, LabelledFile, Names, TextData, TextFile
+from lamina_training.training_data import (
+    Example,
+    LabelledExample,
+    read_examples,
+    read_labelled,
+    read_labels,
+    read_names,
+    to_dataset,
+)
 
 
 def text_files(data: TextData) -> list[Path]:
@@ -34,6 +42,32 @@ def read_texts(data: TextData) -> list[str]:
     """
     examples = (row for source in data.train for row in _examples(source, data.folder))
     return list(dict.fromkeys(text for example in examples for text in example.texts))
+
+
+def read_labelled_data(
+    data: LabelledData,
+) -> tuple[tuple[str, ...], list[LabelledExample], list[LabelledExample]]:
+    """Read labels, rows to train on and rows to measure with.
+
+    Raises:
+        LaminaError: If a file cannot be read, lacks a column, has no rows or an unknown label.
+    """
+    train = data.train
+    labels = read_labels(data.folder / train.file, label=train.label, where=train.where or None)
+    trained, measured = (_labelled(part, data.folder, labels) for part in (train, data.dev))
+    return labels, trained, measured
+
+
+def _labelled(part: LabelledFile, folder: Path, labels: Sequence[str]) -> list[LabelledExample]:
+    rows = read_labelled(
+        folder / part.file,
+        columns=part.columns,
+        label=part.label,
+        labels=labels,
+        where=part.where or None,
+        tenths=part.tenths,
+    )
+    return list(islice(rows, part.limit))
 
 
 def _examples(source: TextFile, folder: Path) -> Iterator[Example]:

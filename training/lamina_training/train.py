@@ -102,7 +102,7 @@ def train(
     set_seed(config.seed)
     bar = ProgressBar(console)
     trainer = _make_trainer(config, setting, [bar, *callbacks])
-    trainer.add_callback(MetricsLog(run.metrics, more=trainer.dropout.statistics))
+    trainer.add_callback(MetricsLog(run.metrics, more=trainer.statistics))
     started = time.monotonic()
     try:
         with _disk_told(run):

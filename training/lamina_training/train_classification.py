@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,12 @@ from lamina_training.attention_dropout import attention_dropout
 from lamina_training.build_encoder import keep_layers, reinitialize_layers
 from lamina_training.classification_scores import score_predictions
 from lamina_training.encoder_folder import EncoderFolderError, find_encoder
+from lamina_training.run_rows import plan_rows
 from lamina_training.run_trainer import ClassifierTrainer
-from lamina_training.train_config import ClassificationConfig, LabelledFile
-from lamina_training.training_arguments import Setting, make_arguments, plan_batches, steps_of
-from lamina_training.training_data import LabelledExample, read_labelled, read_labels
+from lamina_training.text_sources import read_labelled_data
+from lamina_training.train_config import ClassificationConfig
+from lamina_training.training_arguments import Setting, make_arguments
+from lamina_training.training_data import LabelledExample
 
 
 def classification_trainer(
@@ -33,17 +34,13 @@ def classification_trainer(
     Raises:
         LaminaError: If data or base cannot be read, or do not fit the configuration.
     """
-    data = config.data
-    labels = read_labels(
-        data.folder / data.train.file, label=data.train.label, where=data.train.where or None
-    )
-    rows = _rows(data.train, data.folder, labels)
-    dev = _rows(data.dev, data.folder, labels)
+    labels, rows, dev = read_labelled_data(config.data)
+    plan = plan_rows(config, [rows], processes=setting.processes)
     arguments = make_arguments(
         TrainingArguments,
         config,
         setting,
-        steps=steps_of(config, [len(rows)]),
+        steps=plan.steps,
         score=config.score,
         remove_unused_columns=False,  # the rows are our own, read by the collator below
         label_names=["labels"],
@@ -51,8 +48,7 @@ def classification_trainer(
     model, tokenizer = _classifier(config, setting.cache, labels)
     model.to(arguments.device)
     return ClassifierTrainer(
-        sources=[rows],
-        batches=plan_batches(config, [len(rows)], processes=setting.processes),
+        rows=plan,
         dropout=attention_dropout(model, config.attention_dropout),
         model=model,
         args=arguments,
@@ -82,17 +78,6 @@ class Collator:
         )
         batch["labels"] = torch.tensor([row.label for row in rows])
         return batch
-
-
-def _rows(part: LabelledFile, folder: Path, labels: Sequence[str]) -> list[LabelledExample]:
-    rows = read_labelled(
-        folder / part.file,
-        columns=part.columns,
-        label=part.label,
-        labels=labels,
-        where=part.where or None,
-    )
-    return list(islice(rows, part.limit))
 
 
 def _classifier(

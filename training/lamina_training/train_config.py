@@ -20,6 +20,7 @@ from lamina_training.layer_pooling_config import LayerPoolingConfig
 
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+Tenth: TypeAlias = Annotated[int, Field(ge=0, le=9)]
 Weight: TypeAlias = Annotated[float, Field(ge=0)]
 
 
@@ -87,6 +88,8 @@ class LabelledFile(_Table):
         columns: Of the one or two texts.
         label: Column of the label.
         where: Take only rows whose column has one of these values.
+        tenths: Take only rows whose first text is in one of these, 0 to 9, by its sha256. So one
+            file without a dev part of its own gives both, with no first text in both.
         limit: Take at most so many rows, from the beginning.
     """
 
@@ -94,6 +97,7 @@ class LabelledFile(_Table):
     columns: Annotated[tuple[str, ...], Field(min_length=1, max_length=2)]
     label: str = "label"
     where: Mapping[str, tuple[str, ...]] = {}
+    tenths: Annotated[tuple[Tenth, ...], Field(min_length=1)] | None = None
     limit: Positive | None = None
 
 
@@ -227,17 +231,6 @@ class _Config(_Table):
     optimizer: Optimizer = Optimizer()
     run: Schedule
 
-    @model_validator(mode="after")
-    def _can_learn_masks(self) -> Self:
-        dropout = self.attention_dropout
-        if isinstance(dropout, AttendOut) and dropout.objective == "policy":
-            raise ValueError(
-                "attention_dropout.objective policy: needs two updates and held-out batches each "
-                "step, which this loop has not; use attention_dropout.PolicyGradient in a loop of "
-                "your own, or adversarial"
-            )
-        return self
-
 
 class Contrastive(_Table):
     """The loss of `ContrastiveLoss`, or with `mini_batch_size` of its cached form."""
@@ -272,11 +265,18 @@ class ContrastiveConfig(_Config):
                 f"contrastive.scheme {self.contrastive.scheme}: needs sources of two columns or "
                 f"more (anchor, positive, hard negatives), data.train has {_listed(columns)}"
             )
-        learned = isinstance(self.attention_dropout, AttendOut)
-        if learned and self.contrastive.mini_batch_size is not None:
+        dropout = self.attention_dropout
+        if isinstance(dropout, AttendOut) and self.contrastive.mini_batch_size is not None:
             raise ValueError(
                 "contrastive.mini_batch_size: not with attention_dropout attendout, whose masks "
                 "get their gradient from one pass over the batch; leave one of them out"
+            )
+        rewarded = isinstance(dropout, AttendOut) and dropout.objective == "policy"
+        if rewarded and self.contrastive.scheme != "supervised":
+            raise ValueError(
+                f"attention_dropout.objective policy: not with scheme {self.contrastive.scheme}, "
+                "whose held-out loss compares a text with itself, since evaluation has no dropout "
+                "that would make two of it; take scheme supervised or objective adversarial"
             )
         return self
 

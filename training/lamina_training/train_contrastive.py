@@ -11,11 +11,12 @@ from transformers import TrainerCallback
 from lamina_training.attention_dropout import attention_dropout
 from lamina_training.dev_scores import DevScores, read_dev
 from lamina_training.losses import CachedContrastiveLoss, ContrastiveLoss
+from lamina_training.run_rows import plan_rows
 from lamina_training.run_trainer import EncoderTrainer
 from lamina_training.starting_encoder import starting_encoder
 from lamina_training.text_sources import read_sources
 from lamina_training.train_config import Contrastive, ContrastiveConfig
-from lamina_training.training_arguments import Setting, make_arguments, plan_batches, steps_of
+from lamina_training.training_arguments import Setting, make_arguments
 
 
 def contrastive_trainer(
@@ -28,21 +29,19 @@ def contrastive_trainer(
     """
     dev = read_dev(config.dev, config.data.folder, seed=config.seed)
     sources = read_sources(config.data)
-    sizes = [len(source) for source in sources]
-    batches = plan_batches(config, sizes, processes=setting.processes)
+    plan = plan_rows(config, sources, processes=setting.processes)
     arguments = make_arguments(
         SentenceTransformerTrainingArguments,
         config,
         setting,
-        steps=steps_of(config, sizes),
+        steps=plan.steps,
         score=config.dev.deciding,
     )
     model = starting_encoder(config, cache=setting.cache)
     model.to(arguments.device)
     return EncoderTrainer(
         max_tokens=config.encoder.max_tokens,
-        sources=sources,
-        batches=batches,
+        rows=plan,
         dropout=attention_dropout(model, config.attention_dropout),
         model=model,
         args=arguments,

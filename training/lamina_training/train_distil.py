@@ -12,12 +12,13 @@ from transformers import TrainerCallback
 from lamina_training.attention_dropout import attention_dropout
 from lamina_training.dev_scores import DevScores, read_dev
 from lamina_training.distil_loss import DistilLoss
+from lamina_training.run_rows import plan_rows
 from lamina_training.run_trainer import EncoderTrainer
 from lamina_training.starting_encoder import starting_encoder
 from lamina_training.teacher_embeddings import teacher_embeddings
 from lamina_training.text_sources import read_texts
 from lamina_training.train_config import DistilConfig
-from lamina_training.training_arguments import Setting, make_arguments, plan_batches, steps_of
+from lamina_training.training_arguments import Setting, make_arguments
 
 
 def distil_trainer(
@@ -31,12 +32,12 @@ def distil_trainer(
     dev = read_dev(config.dev, config.data.folder, seed=config.seed)
     texts = read_texts(config.data)
     source = datasets.Dataset.from_dict({"text": texts, "label": list(range(len(texts)))})
-    batches = plan_batches(config, [len(texts)], processes=setting.processes)
+    plan = plan_rows(config, [source], processes=setting.processes)
     arguments = make_arguments(
         SentenceTransformerTrainingArguments,
         config,
         setting,
-        steps=steps_of(config, [len(texts)]),
+        steps=plan.steps,
         score=config.dev.deciding,
     )
     with PartialState().main_process_first():  # the others read what it has kept
@@ -53,8 +54,7 @@ def distil_trainer(
     )
     return EncoderTrainer(
         max_tokens=config.encoder.max_tokens,
-        sources=[source],
-        batches=batches,
+        rows=plan,
         dropout=attention_dropout(model, config.attention_dropout),
         model=model,
         args=arguments,

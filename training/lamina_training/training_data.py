@@ -16,7 +16,7 @@ import datasets
 
 from lamina_index.corpus.records import quote
 from lamina_training.data_rows import Row, TrainingDataError, read_rows
-from lamina_training.duplicates import Half, duplicate_keys, sha256_half
+from lamina_training.duplicates import Half, duplicate_keys, sha256_half, sha256_tenth
 
 ROLES = ("anchor", "positive", "negative")
 KEY_COLUMN = "label"
@@ -146,6 +146,7 @@ def read_labelled(
     label: str,
     labels: Sequence[str],
     where: Mapping[str, Sequence[str]] | None = None,
+    tenths: Sequence[int] | None = None,
 ) -> Iterator[LabelledExample]:
     """Stream labelled texts or pairs of texts.
 
@@ -155,6 +156,7 @@ def read_labelled(
         label: Column of the label.
         labels: All there are, from `read_labels` of the training file.
         where: See `read_rows`.
+        tenths: If given, only rows whose first text is in one of them; see `sha256_tenth`.
 
     Raises:
         ValueError: If not one or two columns are named.
@@ -164,6 +166,7 @@ def read_labelled(
     if len(columns) not in (1, 2):
         raise ValueError(f"columns {list(columns)}: a classifier takes one text or two")
     places = {name: place for place, name in enumerate(labels)}
+    found = False
     for row in read_rows(path, [*columns, label], where=where):
         name = row.name(label)
         if name not in places:
@@ -172,7 +175,12 @@ def read_labelled(
                 f'column "{label}" is {quote(name)}; expected one of the {len(labels)} labels '
                 f"{known}{', ...' if len(labels) > 10 else ''}: mend the row or leave it out"
             )
-        yield LabelledExample(tuple(row.text(column) for column in columns), places[name])
+        texts = tuple(row.text(column) for column in columns)
+        if tenths is None or sha256_tenth(texts[0]) in tenths:
+            found = True
+            yield LabelledExample(texts, places[name])
+    if not found:
+        raise TrainingDataError(f"{path}: no row has its first text in the tenths {tenths}")
 
 
 def to_dataset(examples: Iterable[Example], *, seed: int | None = None) -> datasets.Dataset:

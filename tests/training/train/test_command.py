@@ -31,7 +31,7 @@ def as_toml(table: dict[str, Any], name: str = "") -> str:
     return "\n".join(lines)
 
 
-def test_a_file_is_trained_and_the_end_is_told_in_one_line(
+def test_a_file_is_trained_and_the_end_and_the_report_are_told(
     settings: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -40,9 +40,12 @@ def test_a_file_is_trained_and_the_end_is_told_in_one_line(
     Path("tiny.toml").write_text(as_toml(given))
     done = CliRunner().invoke(app, ["--config", "tiny.toml", "--data", folder])
     assert done.exit_code == 0, done.output
-    assert done.stdout.startswith("runs/tiny: 2 steps in ")
-    assert "best sts" in done.stdout
-    assert done.stdout.count("\n") == 1
+    told, report = done.stdout.splitlines()
+    assert told.startswith("runs/tiny: 2 steps in ")
+    assert "best sts" in told
+    assert report == "report: runs/tiny/report/report.md"
+    assert "# Run `tiny`" in Path("runs/tiny/report/report.md").read_text()
+    assert "## Embedding space" in Path("runs/tiny/report/report.md").read_text()  # by --data
     assert (tmp_path / "runs" / "tiny" / "result.json").is_file()
 
 

@@ -74,11 +74,23 @@ def test_two_gloo_processes_train_what_one_trains(
             assert torch.allclose(tensor, right[name], atol=1e-4), name
 
 
+POLICY = {"kind": "attendout", "objective": "policy", "held_out": 0.3}
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "tables"),
+    [
+        ("contrastive", {}),
+        ("contrastive", {"attention_dropout": POLICY}),
+        ("classification", {"attention_dropout": POLICY}),
+    ],
+    ids=str,
+)
 def test_two_processes_resume_as_if_there_had_been_no_break(
-    settings: Callable[..., dict[str, Any]], tmp_path: Path
+    task: str, tables: dict[str, Any], settings: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
-    given = settings(run={"steps": 4, "keep_checkpoints": 2})
+    given = settings(task, run={"steps": 4, "keep_checkpoints": 2}, **tables)
     train_in_two(given, tmp_path / "run")
     last = tmp_path / "run" / "checkpoints" / "checkpoint-4"
     whole = {path.name: path.read_bytes() for path in last.glob("*.safetensors")}

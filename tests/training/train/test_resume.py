@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from transformers import TrainerCallback
 from lamina_training.metrics_log import read_metrics
 from lamina_training.train import train
 from lamina_training.train_config import TrainConfig
+
+POLICY = {"kind": "attendout", "objective": "policy", "held_out": 0.3}  # learns from step 1 on
 
 
 def weights(run: Path) -> dict[str, bytes]:
@@ -41,10 +44,12 @@ def lines(run: Path) -> list[dict[str, Any]]:
         ("contrastive", {"pooling": {"mode": "layer_attention"}, "run": {"accumulate": 2}}, 7),
         ("contrastive", {"attention_dropout": {"kind": "attendout"}}, 5),
         ("contrastive", {"attention_dropout": {"kind": "scheduled_bernoulli"}}, 3),
+        ("contrastive", {"attention_dropout": POLICY, "run": {"batch_size": 4}}, 5),
         ("contrastive", {"contrastive": {"mini_batch_size": 2}}, 5),
         ("distil", {}, 6),
         ("classification", {}, 6),
         ("classification", {"attention_dropout": {"kind": "attendout"}}, 3),
+        ("classification", {"attention_dropout": POLICY, "run": {"accumulate": 2}}, 7),
     ],
     ids=str,
 )
@@ -65,6 +70,23 @@ def test_resuming_gives_the_weights_of_an_unbroken_run(
     train(config, tmp_path / "broken", cache=tmp_path, resume=True)
     assert weights(tmp_path / "broken") == weights(tmp_path / "whole")
     assert lines(tmp_path / "broken") == lines(tmp_path / "whole")
+
+
+def test_a_resumed_run_counts_its_seconds_on(
+    make_config: Callable[..., TrainConfig],
+    interrupt_at: Callable[[int], TrainerCallback],
+    interrupted: type[Exception],
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(interrupted):
+        train(make_config(), tmp_path / "run", cache=tmp_path, callbacks=[interrupt_at(6)])
+    path = tmp_path / "run" / "metrics.jsonl"
+    later = [{**line, "seconds": line["seconds"] + 1000} for line in read_metrics(path)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in later))
+    train(make_config(), tmp_path / "run", cache=tmp_path, resume=True)
+    seconds = [line["seconds"] for line in read_metrics(path)]
+    assert seconds == sorted(seconds)
+    assert seconds[0] > 1000
 
 
 def test_a_resumed_run_goes_on_from_its_last_checkpoint(

@@ -11,7 +11,9 @@ import pytest
 pytest.importorskip("torch")  # never skipped in CI: see pytest_sessionstart
 
 from lamina_training.attention_dropout import AttendOut
+from lamina_training.text_sources import read_labelled_data
 from lamina_training.train_config import (
+    ClassificationConfig,
     ContrastiveConfig,
     TrainConfigError,
     parse_train_config,
@@ -71,10 +73,6 @@ def test_attention_dropout_is_chosen_by_kind(settings: Callable[..., dict[str, A
         ({"contrastive": {"scheme": "self_supervised"}}, "takes sources of one column"),
         ({"task": "regression"}, "F: task: found 'regression'; expected one of contrastive"),
         ({"distil": {"teacher": "x"}}, "F: distil: unknown key"),
-        (
-            {"attention_dropout": {"kind": "attendout", "objective": "policy"}},
-            "F: attention_dropout.objective policy: needs two updates",
-        ),
     ],
 )
 def test_an_error_names_file_key_found_and_expected(
@@ -121,3 +119,26 @@ RECIPES = Path(__file__).parents[3] / "training" / "recipes"
 @pytest.mark.parametrize("recipe", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.stem)
 def test_every_recipe_is_understood(recipe: Path) -> None:
     read_train_config(recipe)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "train", "dev"),
+    [
+        ("cola", 8551, 1043),
+        ("rte", 2490, 277),
+        ("mrpc", 3647, 429),
+        ("qnli", 4558, 1142),
+        ("mnli", 17_660, 1_984),
+    ],
+)
+def test_recipes_for_labels_find_their_rows_and_measure_on_others(
+    recipe: str, train: int, dev: int, shared_data: Path
+) -> None:
+    path = RECIPES / f"{recipe}_attendout.toml"
+    config = read_train_config(path, data_folder=shared_data)
+    assert isinstance(config, ClassificationConfig)
+    _, trained, measured = read_labelled_data(config.data)
+    assert (len(trained), len(measured)) == (train, dev)
+    assert "test" not in f"{config.data.train.file} {config.data.dev.file}"
+    if config.data.train.file == config.data.dev.file:  # CoLA's own parts share some sentences
+        assert not {row.texts for row in trained} & {row.texts for row in measured}

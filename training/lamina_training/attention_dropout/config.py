@@ -73,7 +73,7 @@ class AttendOut(_Kind):
 
     Attributes:
         objective: `adversarial` (R1): drop what the loss leans on most, within a budget.
-            `policy` (R2): drop what helps on held-out texts, by `PolicyGradient`.
+            `policy` (R2): drop what helps on held-out rows, by `PolicyGradient`.
         initial: Mean drop probability at the start, and through the warm-up.
         target: Budget p*: one number for the mean over all layers, so that layers may differ,
             or one for each layer, lowest first. Adversarial only.
@@ -82,9 +82,12 @@ class AttendOut(_Kind):
         temperature: Of the relaxed sample that carries the gradient.
         head_size: d_g, the width of the generator's queries and keys.
         warmup: Share of the training for which the generators stay as they are.
-        learning_rate: Of the generators, for the trainer's second optimiser group.
+        learning_rate: Of the generators, for the trainer's second optimiser group. At a tenth of
+            the default they stay as blind as they start (docs/attention_dropout.md).
         entropy_weight, baseline_momentum: Policy only: weight of the entropy bonus, and how slowly
             the running mean of the reward follows.
+        held_out: Policy only: share of the training rows that is never trained on, and whose loss
+            is the reward. They are not those of `data.dev`, which choose the best checkpoint.
     """
 
     kind: Literal["attendout"] = "attendout"
@@ -96,9 +99,10 @@ class AttendOut(_Kind):
     temperature: float = Field(default=0.66, gt=0)
     head_size: int = Field(default=16, ge=1)
     warmup: float = Field(default=0.1, ge=0, le=1)
-    learning_rate: float = Field(default=1e-4, gt=0)
+    learning_rate: float = Field(default=1e-3, gt=0)
     entropy_weight: float = Field(default=1e-3, ge=0)
     baseline_momentum: float = Field(default=0.9, ge=0, lt=1)
+    held_out: float = Field(default=0.1, gt=0, lt=1)
 
 
 AttentionDropoutConfig: TypeAlias = Annotated[

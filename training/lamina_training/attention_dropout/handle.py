@@ -17,6 +17,8 @@ from lamina_training.attention_dropout.mask_sources import GeneratedMasks, MaskS
 from lamina_training.attention_dropout.meter import RateMeter
 from lamina_training.attention_dropout.objectives import Draws, budget_penalty
 
+_REWARDS = ("reward_baseline", "reward_variance")
+
 
 class AttentionDropout:
     """Attention dropout on one encoder, until it is removed.
@@ -27,6 +29,9 @@ class AttentionDropout:
 
     Attributes:
         config: What was asked for.
+        reward_baseline, reward_variance: Running means, under the policy objective, of the rewards
+            and of their squared distance from it; None before the first one. They are kept here
+            because a run that is resumed needs them with the weights.
     """
 
     def __init__(
@@ -35,6 +40,8 @@ class AttentionDropout:
         self.config = config
         self.switch = Switch()
         self.undo = ExitStack()
+        self.reward_baseline: float | None = None
+        self.reward_variance: float | None = None
         self._meter = meter
         self._masks = masks
         self._suspended = False
@@ -108,14 +115,16 @@ class AttentionDropout:
         """Weighted distance of the drop probability from its budget; a scalar to add to the loss.
 
         It covers the forward passes since the last call, so call it once for each `backward()`,
-        before it. 0 for all other kinds, and without such passes.
+        before it. 0 for all other kinds and for the policy objective, and without such passes.
 
         Raises:
             AttentionDropoutError: If the passes left no gradients for the generators.
         """
         config = self.config
+        if not isinstance(config, AttendOut) or config.objective != "adversarial":
+            return torch.zeros(())
         passes = self.take_passes()
-        if not isinstance(config, AttendOut) or config.objective != "adversarial" or not passes:
+        if not passes:
             return torch.zeros(())
         if not all(passes):
             raise AttentionDropoutError(
@@ -149,13 +158,20 @@ class AttentionDropout:
                 parameter.grad /= distributed.get_world_size()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Give the generators' weights, to resume from; empty for kinds that learn nothing."""
+        """Give the generators' weights and the rewards' running means, to resume from.
+
+        Empty for kinds that learn nothing.
+        """
         if not isinstance(self._masks, GeneratedMasks):
             return {}
-        return self._masks.generators.state_dict()
+        state: dict[str, Tensor] = self._masks.generators.state_dict()
+        for name in _REWARDS:
+            if (mean := getattr(self, name)) is not None:
+                state[name] = torch.tensor(mean, dtype=torch.float64)
+        return state
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take the weights of `state_dict` up again.
+        """Take what `state_dict` gave up again.
 
         Raises:
             AttentionDropoutError: If they belong to other generators.
@@ -167,8 +183,11 @@ class AttentionDropout:
                     f"{len(state)}; resume with the configuration the run was started with"
                 )
             return
+        weights = {name: value for name, value in state.items() if name not in _REWARDS}
+        for name in _REWARDS:
+            setattr(self, name, state[name].item() if name in state else None)
         try:
-            self._masks.generators.load_state_dict(state)
+            self._masks.generators.load_state_dict(weights)
         except RuntimeError as error:
             raise AttentionDropoutError(
                 "the saved generators do not fit this encoder and configuration; resume with "

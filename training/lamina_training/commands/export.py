@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from lamina_training.commands.training_extra import quiet_transformers, training_extra
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
@@ -38,6 +40,16 @@ def export(
         typer.Option(help="Take a layer pooling off: return the last layer's [CLS] or mean."),
     ] = None,
     name: Annotated[str | None, typer.Option(help="The encoder's name.")] = None,
+    compare: Annotated[
+        bool,
+        typer.Option(
+            help="Score and time a run's layer attention, kept and stripped, on its dev data."
+        ),
+    ] = True,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of the dev data, instead of the run's."),
+    ] = None,
     cache: Annotated[
         Path,
         typer.Option(envvar="LAMINA_WEIGHTS", help="Folder that keeps fetched weights."),
@@ -46,24 +58,25 @@ def export(
     """Export an encoder to ONNX with pooling inside, and prove that the graphs agree with torch.
 
     Writes the graphs, tokenizer, encoder.json (with probes that are re-checked wherever it is
-    served) and a model card. Fails, and leaves nothing, if torch and ONNX differ.
+    served) and a model card. Fails, and leaves nothing, if torch and ONNX differ. Of a run that was
+    trained with attention over layers the card also tells what keeping it gains and costs.
     """
-    from lamina_index.errors import MissingExtraError
+    from lamina_index.errors import LaminaError
 
-    try:
+    with training_extra():
         from lamina_training.export import export_encoder
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"{error.name} is not installed; pip install 'lamina-search[training,cpu]'"
-        ) from error
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
+        from lamina_training.export_forms import dev_to_compare
+    quiet_transformers()
     options = ["--precision", precision, *(["--with-weights"] if with_weights else [])]
     options += ["--keep-attention"] if keep_attention else []
     options += ["--strip", strip] if strip else []
     options += ["--name", name] if name else []
+    dev, not_compared = None, None
+    if compare:
+        try:
+            dev = dev_to_compare(origin, data)
+        except LaminaError as error:
+            not_compared = error
     shown = Path(origin).name if Path(origin).is_dir() else origin
     manifest = export_encoder(
         origin,
@@ -75,6 +88,7 @@ def export(
         strip=strip,
         name=name,
         command=shlex.join(["lamina", "export", shown, "OUT", *options]),
+        dev=dev,
     )
     fp32 = manifest.parity["fp32"]
     typer.echo(f"{target}: {manifest.name}, {manifest.dimension} numbers, {manifest.pooling}")
@@ -94,3 +108,9 @@ def export(
                 f"same top 10: {row['top10_overlap']:.3f}, MRR@10 {row['mrr10_difference']:+.4f}"
             )
         typer.echo(line)
+    if not_compared:
+        typer.echo(f"  attention over layers not compared with none: {not_compared}")
+    for row in manifest.parity.get("forms", {}).get("rows", []):
+        scores = [f"{name} {row[name]:.4f}" for name in ("sts", "retrieval") if name in row]
+        size = f"{row['milliseconds']:.2f} ms a text, {row['size_bytes'] / 1e6:.1f} MB"
+        typer.echo(f"  {row['form']}, {row['precision']}: {', '.join([*scores, size])}")

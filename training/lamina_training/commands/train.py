@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from lamina_training.commands.training_extra import quiet_transformers, training_extra
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
@@ -33,23 +35,16 @@ def train(
     """Train an encoder or a classifier as a file says.
 
     Shows a progress bar on a terminal and writes metrics.jsonl. The folder ends with the best
-    weights by the dev score, as sentence-transformers and `lamina export` take them. Under torchrun
-    each batch is shared by the processes.
+    weights by the dev score, as sentence-transformers and `lamina export` take them, and a report.
+    Under torchrun each batch is shared by the processes.
     """
-    from lamina_index.errors import MissingExtraError
+    with training_extra():
+        from accelerate import PartialState
 
-    try:
+        from lamina_training.run_report import write_run_report
         from lamina_training.train import train as run
         from lamina_training.train_config import read_train_config
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"{error.name} is not installed; pip install 'lamina-search[training,cpu]'"
-        ) from error
-    from accelerate import PartialState
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
+    quiet_transformers()
     result = run(
         read_train_config(config, data_folder=data),
         out or Path("runs", config.stem),
@@ -62,3 +57,4 @@ def train(
     if result.score is not None:
         line += f", best {result.score_name} {result.score:.4f} at step {result.best_step}"
     typer.echo(line)
+    typer.echo(f"report: {write_run_report(Path(result.folder), cache=cache)}")
