@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lamina_index.filters import Filter
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
@@ -13,6 +15,8 @@ class SearchOptions:
         top_k: Hits wanted, at least 1; fewer come back only where fewer match.
         offset: Hits to skip first.
         min_score: Leave out hits with a lower score.
+        filter: Search only among the documents that pass; see `parse_filter`.
+        facets: Fields whose values are counted over all documents that pass the filter.
 
     Raises:
         ValueError: If a number is out of range.
@@ -21,6 +25,8 @@ class SearchOptions:
     top_k: int = 10
     offset: int = 0
     min_score: float | None = None
+    filter: Filter | None = None
+    facets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.top_k < 1 or self.offset < 0:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -23,6 +23,7 @@ from lamina_index.errors import (
     EncoderOutputError,
 )
 from lamina_index.manifest import CollectionManifest, FieldType, Metadata
+from lamina_index.matching import Facet, Matching
 from lamina_index.runtime import available_threads
 from lamina_index.scoring import best_first, unit_rows
 from lamina_index.search_options import DEFAULT_OPTIONS, SearchOptions
@@ -61,12 +62,16 @@ class SearchResult:
     Attributes:
         hits: Ordered by score, descending, then by id, ascending.
         took: Seconds of each stage: "encode" (with tokenising), "search", "fetch".
+        total: Documents that pass the filter, all where there is none.
+        facets: For each field that was asked for, its values over those documents.
         truncated: Whether the query was cut at the encoder's limit.
         token_count: Tokens of the query that the encoder read; 0 for a search by vector.
     """
 
     hits: list[Hit]
     took: dict[str, float]
+    total: int
+    facets: dict[str, Facet] = field(default_factory=dict)
     truncated: bool = False
     token_count: int = 0
 
@@ -189,6 +194,7 @@ class Searcher:
         Raises:
             BlankTextError: If the query has no token left after normalisation.
             EncoderOutputError: If the encoder gave no finite vector.
+            FilterError: If a field that the filter names has changed its type.
             ValueError: If there is no encoder.
         """
         return self.search_encoded(self._encode([query])[0], options)
@@ -214,13 +220,17 @@ class Searcher:
         """Search with a query that this collection's encoder has encoded.
 
         Raises:
-            BlankTextError: As `search`.
+            BlankTextError, FilterError: As `search`.
         """
         if query.blank:
             raise BlankTextError("the query is blank: no token is left of it after normalisation")
-        hits, took = self._search(query.embedding, options)
-        took = {"encode": query.seconds, **took}
-        return SearchResult(hits, took, query.truncated, query.token_count)
+        found = self._search(query.embedding, options)
+        return replace(
+            found,
+            took={"encode": query.seconds, **found.took},
+            truncated=query.truncated,
+            token_count=query.token_count,
+        )
 
     def search_embedding(
         self, embedding: ArrayLike, options: SearchOptions = DEFAULT_OPTIONS
@@ -241,7 +251,7 @@ class Searcher:
         if not 0 < length < np.inf:
             raise ValueError("the vector is zero or not finite, so it has no direction")
         unit = unit_rows(vector[np.newaxis] / length, dimension=self.manifest.dimension)
-        return SearchResult(*self._search(unit[0], options))
+        return self._search(unit[0], options)
 
     @property
     def dimension(self) -> int:
@@ -313,19 +323,32 @@ class Searcher:
             raise ValueError(f"{self.folder} was opened without an encoder; search by vector")
         return encode_queries(self.encoder, queries)
 
-    def _search(
-        self, query: NDArray[np.float32], options: SearchOptions
-    ) -> tuple[list[Hit], dict[str, float]]:
+    def _search(self, query: NDArray[np.float32], options: SearchOptions) -> SearchResult:
         """Search with a unit vector inside one read transaction."""
         started = time.perf_counter()
         with self._viewing() as (reading, view):
-            scores, keys = view.nearest(reading, query, options.offset + options.top_k)
+            matching = None
+            facets: dict[str, Facet] = {}
+            if options.filter is not None or options.facets:
+                columns = view.columns.get(reading, self.fields)
+                matching = Matching.of(options.filter, columns, view.dead, view.delta_keys)
+                facets = {
+                    name: matching.facet(name, columns, view.delta_keys) for name in options.facets
+                }
+            scores, keys = view.nearest(
+                reading,
+                query,
+                options.offset + options.top_k,
+                matching if options.filter is not None else None,
+            )
             searched = time.perf_counter()
             hits = _fetch(reading, scores, keys, options)
-        return hits, {
-            "search": searched - started,
-            "fetch": time.perf_counter() - searched,
-        }
+        return SearchResult(
+            hits,
+            {"search": searched - started, "fetch": time.perf_counter() - searched},
+            matching.count if matching else view.count,
+            facets,
+        )
 
     @property
     def _snapshot(self) -> Snapshot | None:

@@ -29,6 +29,7 @@ from lamina_index.search_options import SearchOptions
 from lamina_index.searcher import Searcher
 from lamina_index.snapshot import write_snapshot
 from lamina_index.snapshot_files import (
+    COLUMNS_FILE,
     KEYS_FILE,
     MANIFEST_FILE,
     VECTORS_FILE,
@@ -330,14 +331,14 @@ def refused(copy: Path) -> str:
     return message
 
 
-@pytest.mark.parametrize("name", [VECTORS_FILE, KEYS_FILE, MANIFEST_FILE])
+@pytest.mark.parametrize("name", [VECTORS_FILE, KEYS_FILE, COLUMNS_FILE, MANIFEST_FILE])
 def test_a_missing_file_is_named(copy: Path, name: str) -> None:
     (copy / "snapshots" / "1" / name).unlink()
     assert f"snapshots/1/{name}" in refused(copy)
     assert name in verify_collection(copy)[0]
 
 
-@pytest.mark.parametrize("name", [VECTORS_FILE, KEYS_FILE, MANIFEST_FILE])
+@pytest.mark.parametrize("name", [VECTORS_FILE, KEYS_FILE, COLUMNS_FILE, MANIFEST_FILE])
 def test_a_file_that_cannot_be_read_is_named(copy: Path, name: str) -> None:
     path = copy / "snapshots" / "1" / name
     path.unlink()
@@ -353,7 +354,7 @@ def test_a_folder_of_snapshots_that_cannot_be_read_is_named(copy: Path) -> None:
     assert "snapshots: cannot be read" in verify_collection(copy)[0]
 
 
-@pytest.mark.parametrize("name", [VECTORS_FILE, KEYS_FILE, MANIFEST_FILE])
+@pytest.mark.parametrize("name", [VECTORS_FILE, KEYS_FILE, COLUMNS_FILE, MANIFEST_FILE])
 def test_a_cut_file_is_refused_wherever_it_is_cut(copy: Path, name: str) -> None:
     path = copy / "snapshots" / "1" / name
     whole = path.read_bytes()
@@ -368,7 +369,7 @@ def test_a_cut_file_is_refused_wherever_it_is_cut(copy: Path, name: str) -> None
         open_snapshot(path.parent)
 
 
-@pytest.mark.parametrize("name", [VECTORS_FILE, KEYS_FILE, MANIFEST_FILE])
+@pytest.mark.parametrize("name", [VECTORS_FILE, KEYS_FILE, COLUMNS_FILE, MANIFEST_FILE])
 def test_a_flipped_bit_is_found_wherever_it_is(copy: Path, name: str) -> None:
     path = copy / "snapshots" / "1" / name
     whole = path.read_bytes()
@@ -422,7 +423,9 @@ def test_a_crafted_header_is_refused_even_with_matching_digests(copy: Path, fiel
         crafted = bytearray(whole)
         struct.pack_into(code, crafted, offset, value)
         (folder / VECTORS_FILE).write_bytes(bytes(crafted))
-        files = {name: describe_file(folder / name) for name in (VECTORS_FILE, KEYS_FILE)}
+        files = {
+            name: describe_file(folder / name) for name in (VECTORS_FILE, KEYS_FILE, COLUMNS_FILE)
+        }
         forged = manifest.model_copy(update={"files": files})
         forged.model_copy(update={"checksum": forged.digest()}).write(folder / MANIFEST_FILE)
         assert "header says" in refused(copy)
@@ -439,7 +442,9 @@ def test_a_crafted_body_ends_in_a_plain_error_or_right_scores(copy: Path) -> Non
         crafted = bytearray(whole)
         crafted[position] ^= 1 << int(random.integers(8))
         (folder / VECTORS_FILE).write_bytes(bytes(crafted))
-        files = {name: describe_file(folder / name) for name in (VECTORS_FILE, KEYS_FILE)}
+        files = {
+            name: describe_file(folder / name) for name in (VECTORS_FILE, KEYS_FILE, COLUMNS_FILE)
+        }
         forged = manifest.model_copy(update={"files": files})
         forged.model_copy(update={"checksum": forged.digest()}).write(folder / MANIFEST_FILE)
         try:
@@ -456,7 +461,7 @@ def test_a_manifest_of_other_numbers_is_refused(copy: Path) -> None:
     text = path.read_text()
     path.write_text(text.replace('"count": 300', '"count": 299'))
     assert "checksum does not match" in refused(copy)
-    path.write_text(text.replace('"format_version": 1', '"format_version": 9'))
+    path.write_text(text.replace('"format_version": 2', '"format_version": 9'))
     assert "format version 9" in refused(copy)
 
 
@@ -492,7 +497,7 @@ def test_keys_are_read_without_pickle(copy: Path) -> None:
     np.save(folder / KEYS_FILE, np.array([print] * 300, dtype=object), allow_pickle=True)
     content = (folder / KEYS_FILE).read_bytes().ljust(128 + 8 * 300, b"\0")[: 128 + 8 * 300]
     (folder / KEYS_FILE).write_bytes(content)
-    files = {name: describe_file(folder / name) for name in (VECTORS_FILE, KEYS_FILE)}
+    files = {name: describe_file(folder / name) for name in (VECTORS_FILE, KEYS_FILE, COLUMNS_FILE)}
     forged = manifest.model_copy(update={"files": files})
     forged.model_copy(update={"checksum": forged.digest()}).write(folder / MANIFEST_FILE)
     assert KEYS_FILE in refused(copy)
