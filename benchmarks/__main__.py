@@ -14,6 +14,7 @@ SCRIPTS = (
     ("bench_index.py", "--large"),
     ("bench_service.py",),
     ("bench_search.py",),
+    ("bench_filters.py",),
     ("bench_quality.py", "--large"),
     ("int8_study.py",),
     ("report.py",),

@@ -1,10 +1,10 @@
 """Nearest rows among those of a snapshot that a filter lets through.
 
 A graph or a list index reaches the rows near the query; where a filter lets few of those through,
-or none, asking it for more finds wrong rows and too few of them. So an answer is taken from the
-index only if the rows that it gives *without* the filter contain enough matching ones: those are
-then the nearest matching ones as surely as any unfiltered answer is right, however the filter
-goes with the query's meaning. Otherwise every matching row is compared.
+or none, searching it with the filter finds wrong rows and too few of them. So an answer is taken
+from the index only if the rows that it gives *without* the filter contain enough matching ones:
+those are then the nearest matching ones as surely as any unfiltered answer is right, however the
+filter goes with the query's meaning. Otherwise every matching row is compared.
 """
 
 from __future__ import annotations
@@ -75,25 +75,39 @@ def _from_index(
     matching: Matching,
     exclusion: Exclusion | None,
 ) -> Candidates | None:
-    """Ask the index without the filter; None if it is no cheaper or gives too few that match."""
+    """Ask the index without the filter, for more where too few of what it gives match.
+
+    Returns:
+        The rows, or None where comparing all that match is cheaper.
+    """
     index = snapshot.index
     if index.effort_name == "none":
         return None
+    selected = matching.held_count
     alive = index.count - (exclusion.count if exclusion else 0)
-    depth = min(max(_LEAST_DEPTH, _power_of_two(width)), matching.held_count)
-    asked = _power_of_two(int(_MARGIN * depth * alive / matching.held_count))
-    effort = snapshot.manifest.effort
-    if index.effort_name == "efSearch":
-        effort = max(effort, asked)
-    else:
-        effort *= -(-alive // matching.held_count)
-    if asked > index.count or index.visits(effort) > matching.held_count:
-        return None
-    scores, positions = index.search(query, asked, effort=effort, exclusion=exclusion)
-    passed = matching.held[positions]
-    if np.count_nonzero(passed) < depth:
-        return None
-    return scores[passed][:width], positions[passed][:width]
+    depth = min(max(_LEAST_DEPTH, _power_of_two(width)), selected)
+    asked = _power_of_two(int(_MARGIN * depth * alive / selected))
+    visited = 0
+    while asked <= index.count:
+        effort = _effort(snapshot, asked, depth)
+        visited += index.visits(effort)
+        if visited > selected:
+            return None
+        scores, positions = index.search(query, asked, effort=effort, exclusion=exclusion)
+        passed = matching.held[positions]
+        found = int(np.count_nonzero(passed))
+        if found >= depth:
+            return scores[passed][:width], positions[passed][:width]
+        asked = max(2 * asked, _power_of_two(asked * depth // max(found, 1)))
+    return None
+
+
+def _effort(snapshot: Snapshot, asked: int, depth: int) -> int:
+    """The effort that finds so many rows as surely as the tuned one finds a page."""
+    tuned = snapshot.manifest.effort
+    if snapshot.index.effort_name == "efSearch":
+        return max(tuned, asked)
+    return tuned * -(-asked // depth)
 
 
 def _fetched(
