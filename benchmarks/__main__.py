@@ -16,6 +16,7 @@ SCRIPTS = (
     ("bench_index.py", "--large"),
     ("bench_service.py",),
     ("bench_search.py",),
+    ("bench_filters.py",),
     ("bench_quality.py",),
     ("bench_distractors.py",),
     ("int8_study.py",),

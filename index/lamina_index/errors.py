@@ -85,6 +85,20 @@ class IndexFactoryError(LaminaError):
     """A FAISS factory string names no index that can be built, or searched with deletions, here."""
 
 
+class FilterError(LaminaError):
+    """A filter is malformed, too large, or does not fit the collection's fields.
+
+    Attributes:
+        path: Where in the request, such as `filter.year.$gte`.
+        found: What is there and what was expected.
+    """
+
+    def __init__(self, path: str, found: str) -> None:
+        super().__init__(f"{path}: {found}")
+        self.path = path
+        self.found = found
+
+
 class DocumentNotFoundError(LaminaError):
     """No document has the id."""
 

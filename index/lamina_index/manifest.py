@@ -23,7 +23,8 @@ from lamina_index.errors import FormatError
 ENCODER_FORMAT = 2
 """2 added `batch_invariant`; version 1 is read as not having it."""
 COLLECTION_FORMAT = 1
-SNAPSHOT_FORMAT = 1
+SNAPSHOT_FORMAT = 2
+"""2 added the columns of metadata; version 1 is read as not having them."""
 
 MAX_ID_BYTES = 512
 """Longest document id, in bytes of UTF-8."""
@@ -200,6 +201,8 @@ class Recall(_Strict):
 
 class SnapshotManifest(_Manifest):
     """`snapshot.json`: what a search index holds and how to tell that it is unaltered."""
+
+    older_formats = (1,)
 
     format_version: int = SNAPSHOT_FORMAT
     created: str = Field(description="UTC, ISO 8601")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -23,8 +23,10 @@ from lamina_index.errors import (
     EncoderOutputError,
 )
 from lamina_index.manifest import CollectionManifest, FieldType, Metadata
+from lamina_index.matching import Facet, Matching
 from lamina_index.runtime import available_threads
 from lamina_index.scoring import best_first, unit_rows
+from lamina_index.search_options import DEFAULT_OPTIONS, SearchOptions
 from lamina_index.snapshot_files import Snapshot, check_all, snapshot_numbers
 from lamina_index.store import DocumentStore, StoredDocument
 from lamina_index.store_reading import StoreReading
@@ -60,12 +62,16 @@ class SearchResult:
     Attributes:
         hits: Ordered by score, descending, then by id, ascending.
         took: Seconds of each stage: "encode" (with tokenising), "search", "fetch".
+        total: Documents that pass the filter, all where there is none.
+        facets: For each field that was asked for, its values over those documents.
         truncated: Whether the query was cut at the encoder's limit.
         token_count: Tokens of the query that the encoder read; 0 for a search by vector.
     """
 
     hits: list[Hit]
     took: dict[str, float]
+    total: int
+    facets: dict[str, Facet] = field(default_factory=dict)
     truncated: bool = False
     token_count: int = 0
 
@@ -178,37 +184,23 @@ class Searcher:
     ) -> None:
         self.close()
 
-    def search(
-        self,
-        query: str,
-        *,
-        top_k: int = 10,
-        offset: int = 0,
-        min_score: float | None = None,
-    ) -> SearchResult:
+    def search(self, query: str, options: SearchOptions = DEFAULT_OPTIONS) -> SearchResult:
         """Find the documents nearest in meaning to a text.
 
         Args:
             query: Any text that is not blank.
-            top_k: Hits wanted, at least 1; fewer come back only where fewer match.
-            offset: Hits to skip first.
-            min_score: Leave out hits with a lower score.
+            options: Which of the documents found are wanted.
 
         Raises:
             BlankTextError: If the query has no token left after normalisation.
             EncoderOutputError: If the encoder gave no finite vector.
-            ValueError: If a number is out of range, or there is no encoder.
+            FilterError: If a field that the filter names has changed its type.
+            ValueError: If there is no encoder.
         """
-        encoded = self._encode([query])[0]
-        return self.search_encoded(encoded, top_k=top_k, offset=offset, min_score=min_score)
+        return self.search_encoded(self._encode([query])[0], options)
 
     def search_many(
-        self,
-        queries: Sequence[str],
-        *,
-        top_k: int = 10,
-        offset: int = 0,
-        min_score: float | None = None,
+        self, queries: Sequence[str], options: SearchOptions = DEFAULT_OPTIONS
     ) -> list[SearchResult]:
         """Search for each query as `search` would, over all CPUs, for less than one by one.
 
@@ -217,43 +209,37 @@ class Searcher:
         """
 
         def search(query: EncodedQuery) -> SearchResult:
-            return self.search_encoded(query, top_k=top_k, offset=offset, min_score=min_score)
+            return self.search_encoded(query, options)
 
         with ThreadPoolExecutor(available_threads(), "lamina-search") as pool:
             return list(pool.map(search, self._encode(queries)))
 
     def search_encoded(
-        self,
-        query: EncodedQuery,
-        *,
-        top_k: int = 10,
-        offset: int = 0,
-        min_score: float | None = None,
+        self, query: EncodedQuery, options: SearchOptions = DEFAULT_OPTIONS
     ) -> SearchResult:
         """Search with a query that this collection's encoder has encoded.
 
         Raises:
-            BlankTextError, ValueError: As `search`.
+            BlankTextError, FilterError: As `search`.
         """
         if query.blank:
             raise BlankTextError("the query is blank: no token is left of it after normalisation")
-        hits, took = self._search(query.embedding, top_k, offset, min_score)
-        took = {"encode": query.seconds, **took}
-        return SearchResult(hits, took, query.truncated, query.token_count)
+        found = self._search(query.embedding, options)
+        return replace(
+            found,
+            took={"encode": query.seconds, **found.took},
+            truncated=query.truncated,
+            token_count=query.token_count,
+        )
 
     def search_embedding(
-        self,
-        embedding: ArrayLike,
-        *,
-        top_k: int = 10,
-        offset: int = 0,
-        min_score: float | None = None,
+        self, embedding: ArrayLike, options: SearchOptions = DEFAULT_OPTIONS
     ) -> SearchResult:
         """Find the documents nearest to a vector of any length but zero.
 
         Args:
             embedding: (D,) finite; only its direction counts.
-            top_k, offset, min_score: As for `search`.
+            options: As for `search`.
 
         Raises:
             ValueError: If the vector is of another dimension, zero or not finite.
@@ -265,7 +251,7 @@ class Searcher:
         if not 0 < length < np.inf:
             raise ValueError("the vector is zero or not finite, so it has no direction")
         unit = unit_rows(vector[np.newaxis] / length, dimension=self.manifest.dimension)
-        return SearchResult(*self._search(unit[0], top_k, offset, min_score))
+        return self._search(unit[0], options)
 
     @property
     def dimension(self) -> int:
@@ -337,23 +323,32 @@ class Searcher:
             raise ValueError(f"{self.folder} was opened without an encoder; search by vector")
         return encode_queries(self.encoder, queries)
 
-    def _search(
-        self, query: NDArray[np.float32], top_k: int, offset: int, min_score: float | None
-    ) -> tuple[list[Hit], dict[str, float]]:
+    def _search(self, query: NDArray[np.float32], options: SearchOptions) -> SearchResult:
         """Search with a unit vector inside one read transaction."""
-        if top_k < 1 or offset < 0:
-            raise ValueError(
-                f"top_k is {top_k} and offset {offset}; expected at least 1 and at least 0"
-            )
         started = time.perf_counter()
         with self._viewing() as (reading, view):
-            scores, keys = view.nearest(reading, query, offset + top_k)
+            matching = None
+            facets: dict[str, Facet] = {}
+            if options.filter is not None or options.facets:
+                columns = view.columns.get(reading, self.fields)
+                matching = Matching.of(options.filter, columns, view.dead, view.delta_keys)
+                facets = {
+                    name: matching.facet(name, columns, view.delta_keys) for name in options.facets
+                }
+            scores, keys = view.nearest(
+                reading,
+                query,
+                options.offset + options.top_k,
+                matching if options.filter is not None else None,
+            )
             searched = time.perf_counter()
-            hits = _fetch(reading, scores, keys, top_k, offset, min_score)
-        return hits, {
-            "search": searched - started,
-            "fetch": time.perf_counter() - searched,
-        }
+            hits = _fetch(reading, scores, keys, options)
+        return SearchResult(
+            hits,
+            {"search": searched - started, "fetch": time.perf_counter() - searched},
+            matching.count if matching else view.count,
+            facets,
+        )
 
     @property
     def _snapshot(self) -> Snapshot | None:
@@ -420,20 +415,19 @@ def _fetch(
     reading: StoreReading,
     scores: NDArray[np.float32],
     keys: NDArray[np.int64],
-    top_k: int,
-    offset: int,
-    min_score: float | None,
+    options: SearchOptions,
 ) -> list[Hit]:
     """Turn ranked keys into hits, reading only the page's documents.
 
     Where rows tie with the page's ends, their ids tell which of them are on it.
     """
     values = scores.tolist()
-    if min_score is not None:
-        values = [value for value in values if value >= min_score]
+    offset = options.offset
+    if options.min_score is not None:
+        values = [value for value in values if value >= options.min_score]
     if offset >= len(values):
         return []
-    last = min(offset + top_k, len(values)) - 1
+    last = min(offset + options.top_k, len(values)) - 1
     first = values.index(values[offset])
     end = last + 1
     while end < len(values) and values[end] == values[last]:

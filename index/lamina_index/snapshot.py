@@ -12,12 +12,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from lamina_index.collection import MANIFEST_FILE as COLLECTION_FILE
+from lamina_index.columns_file import write_columns
 from lamina_index.errors import DamagedError, StorageFullError
 from lamina_index.index_choice import IndexChoice, choose_index
-from lamina_index.manifest import Recall, SnapshotManifest, sync_folder
+from lamina_index.manifest import CollectionManifest, Recall, SnapshotManifest, sync_folder
 from lamina_index.recall import SAMPLE_QUERIES, Measurement
 from lamina_index.runtime import available_threads
 from lamina_index.snapshot_files import (
+    COLUMNS_FILE,
     KEYS_FILE,
     MANIFEST_FILE,
     SNAPSHOTS,
@@ -34,10 +37,12 @@ from lamina_index.snapshot_files import (
 )
 from lamina_index.store import DocumentStore
 from lamina_index.vectors import EFFORTS, TooFewVectorsError, VectorIndex
+from lamina_index.view_columns import build_columns
 
 Progress = Callable[[int, int], None]
 """Called with how many rows are in the index, and of how many."""
 
+_DATA_FILES = (VECTORS_FILE, KEYS_FILE, COLUMNS_FILE)
 _SEED = 1
 _BATCH = 8192
 
@@ -76,7 +81,7 @@ def write_snapshot(
     target = snapshot_folder(collection, number)
     working = Path(tempfile.mkdtemp(prefix=f".writing-{number}-", dir=target.parent))
     try:
-        _write_files(working, number, store, factory, threads, progress or _silent)
+        _write_files(working, number, collection, store, factory, threads, progress or _silent)
         if found := check_all(working):
             raise DamagedError(found[0])
         working.chmod(0o755)
@@ -101,6 +106,7 @@ def write_snapshot(
 def _write_files(
     folder: Path,
     number: int,
+    collection: Path,
     store: DocumentStore,
     requested: str,
     threads: int,
@@ -111,6 +117,8 @@ def _write_files(
         last_key = reading.last_key()
         last_tombstone = reading.last_tombstone()
         stored_keys = reading.keys(last_key)
+    # Read after the rows: a field is in the manifest before a row that has it is stored.
+    fields = CollectionManifest.read(collection / COLLECTION_FILE).fields
     random = np.random.default_rng(_SEED)
 
     def sample(size: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -150,7 +158,10 @@ def _write_files(
     index.save(folder / VECTORS_FILE)
     build_parameters = index.build_parameters
     del index  # from here on the file is mapped, so there is never a second copy in memory
-    write_keys(folder / KEYS_FILE, np.concatenate(keys))
+    held_keys = np.concatenate(keys)
+    write_keys(folder / KEYS_FILE, held_keys)
+    columns = build_columns(store, held_keys, fields)
+    write_columns(folder / COLUMNS_FILE, columns)
     index = VectorIndex.load(folder / VECTORS_FILE)
     draft = SnapshotManifest(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -166,11 +177,11 @@ def _write_files(
         effort=EFFORTS[index.effort_name][0],
         build=build_parameters,
         recall=Recall(at_10=1, queries=0, method="exact search, nothing to measure"),
-        files={name: describe_file(folder / name) for name in (VECTORS_FILE, KEYS_FILE)},
+        files={name: describe_file(folder / name) for name in _DATA_FILES},
         checksum="",
     )
     if not index.exact:
-        unmeasured = Snapshot(number, folder, draft, index, np.concatenate(keys))
+        unmeasured = Snapshot(number, folder, draft, index, held_keys, columns)
         effort, recall = measurement.tune(unmeasured, store)
         draft = draft.model_copy(update={"effort": effort, "recall": recall})
     draft.model_copy(update={"checksum": draft.digest()}).write(folder / MANIFEST_FILE)

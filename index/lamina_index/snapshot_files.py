@@ -2,7 +2,8 @@
 
     snapshots/<n>/vectors.faiss   the index, positions 0..N-1
     snapshots/<n>/keys.npy        int64 (N,), the row key at each position, ascending
-    snapshots/<n>/snapshot.json   SnapshotManifest, with a sha256 for each 4 MiB of the other two
+    snapshots/<n>/columns.safetensors  the rows' metadata as columns; format 1 has none
+    snapshots/<n>/snapshot.json   SnapshotManifest, with a sha256 for each 4 MiB of the others
 
 A snapshot is never changed once it has its number, so it may be mapped into memory and removed
 while mapped. What FAISS would do with a damaged file ranges from an exception to wrong answers,
@@ -25,14 +26,20 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from lamina_index.columns_file import read_columns
 from lamina_index.errors import DamagedError, FormatError
+from lamina_index.field_columns import FieldColumns
 from lamina_index.manifest import SnapshotFile, SnapshotManifest
 from lamina_index.vectors import VectorIndex
 
 SNAPSHOTS = "snapshots"
 VECTORS_FILE = "vectors.faiss"
 KEYS_FILE = "keys.npy"
+COLUMNS_FILE = "columns.safetensors"
 MANIFEST_FILE = "snapshot.json"
+
+_FILES = {1: {VECTORS_FILE, KEYS_FILE}, 2: {VECTORS_FILE, KEYS_FILE, COLUMNS_FILE}}
+"""The files of each format version."""
 
 _CHUNK_BYTES = 4 << 20
 _HEADER = struct.Struct("<4siqqqBi")  # fourcc, d, ntotal, two unused, is_trained, metric
@@ -41,13 +48,14 @@ _KEYS_HEADER_BYTES = 128
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """An opened snapshot."""
+    """An opened snapshot; one of format 1 has no columns."""
 
     number: int
     folder: Path
     manifest: SnapshotManifest
     index: VectorIndex
     keys: NDArray[np.int64]
+    columns: FieldColumns | None
 
     @property
     def count(self) -> int:
@@ -145,7 +153,8 @@ def open_snapshot(folder: Path) -> Snapshot:
         raise damaged(folder / VECTORS_FILE, str(error.__cause__)) from error
     if (index.count, index.dimension) != (manifest.count, manifest.dimension):
         raise damaged(folder / VECTORS_FILE, f"holds {index.count} x {index.dimension}")
-    return Snapshot(int(folder.name), folder, manifest, index, mapped.view(np.ndarray))
+    keys = mapped.view(np.ndarray)
+    return Snapshot(int(folder.name), folder, manifest, index, keys, _columns(folder, manifest))
 
 
 def check_all(folder: Path) -> list[str]:
@@ -170,7 +179,8 @@ def read_manifest(folder: Path) -> SnapshotManifest:
         manifest = SnapshotManifest.read(path)
     except FormatError as error:
         raise damaged(path, str(error)) from error
-    if manifest.digest() != manifest.checksum or set(manifest.files) != {VECTORS_FILE, KEYS_FILE}:
+    expected = _FILES[manifest.format_version]
+    if manifest.digest() != manifest.checksum or set(manifest.files) != expected:
         raise damaged(path, "its checksum does not match its content")
     return manifest
 
@@ -231,6 +241,18 @@ def _check_file(path: Path, file: SnapshotFile, *, only_ends: bool) -> None:
         raise damaged(path, "the file is missing") from error
     except OSError as error:
         raise damaged(path, f"cannot be read ({error.strerror})") from error
+
+
+def _columns(folder: Path, manifest: SnapshotManifest) -> FieldColumns | None:
+    if COLUMNS_FILE not in manifest.files:
+        return None
+    try:
+        columns = read_columns(folder / COLUMNS_FILE)
+    except (OSError, ValueError) as error:
+        raise damaged(folder / COLUMNS_FILE, str(error)) from error
+    if columns.count != manifest.count:
+        raise damaged(folder / COLUMNS_FILE, f"holds {columns.count} rows")
+    return columns
 
 
 def _check_keys_size(folder: Path, manifest: SnapshotManifest) -> None:

@@ -32,6 +32,11 @@ come from the same candidates whatever the page."""
 EF_CONSTRUCTION = 120
 _REFINE_FACTOR = 8
 
+_ROWS_PER_EF = 35
+"""Rows of a selection that a scan compares in the time that a graph search takes for one of its
+efSearch: 2.1 microseconds against 60 nanoseconds, with 8-bit components, D = 384 and a tenth to a
+half of the rows selected."""
+
 _TRAINING_ROWS = 20_000
 _TRAINING_ROWS_PER_LIST = 64
 
@@ -121,6 +126,40 @@ class VectorIndex:
         scores, positions = self._index.search(query[np.newaxis], width, params=parameters)
         if positions[0, -1] >= 0:
             return scores[0], positions[0]
+        found = positions[0] >= 0
+        return scores[0][found], positions[0][found]
+
+    def visits(self, effort: int) -> int:
+        """About how many compared rows a search with an effort costs as much as."""
+        if self.effort_name == "efSearch":
+            return effort * _ROWS_PER_EF
+        if self.effort_name == "nprobe":
+            return -(-self.count * effort // int(_core(self._index).nlist))
+        return self.count
+
+    def scan(
+        self, query: NDArray[np.float32], width: int, mask: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Compare every row of a selection as the index stores it: nothing is out of reach.
+
+        Args:
+            query: (D,) unit vector.
+            width: How many of the nearest are wanted, at least 1.
+            mask: (N,) the selection.
+
+        Returns:
+            As `search`; exactly min(width, selected) rows, or more of an index with a refinement,
+            whose scores are then rougher than a search's.
+        """
+        bits = np.packbits(mask, bitorder="little")  # the selector points into it
+        selector = faiss.IDSelectorBitmap(bits)
+        faiss.omp_set_num_threads(1)
+        if self.effort_name == "efSearch":
+            scores, positions = _scan_storage(self._index, query[np.newaxis], width, selector)
+        else:
+            every = int(_core(self._index).nlist) if self.effort_name == "nprobe" else 0
+            parameters = _parameters(self._index, every, selector)
+            scores, positions = self._index.search(query[np.newaxis], width, params=parameters)
         found = positions[0] >= 0
         return scores[0][found], positions[0][found]
 
@@ -245,7 +284,7 @@ def _training_rows(index: Any) -> int:
 def _reserve(index: Any, count: int) -> None:
     """Set memory aside for `count` vectors, so that growing never holds two copies of the index."""
     core = _core(index)
-    store = faiss.downcast_index(core.storage) if isinstance(core, faiss.IndexHNSW) else core
+    store = _storage(core)
     if isinstance(store, faiss.IndexFlatCodes):
         store.codes.resize(count * store.code_size)
         store.codes.resize(0)
@@ -262,6 +301,27 @@ def _core(index: Any) -> Any:
     if isinstance(index, faiss.IndexRefine):
         return _core(faiss.downcast_index(index.base_index))
     return index
+
+
+def _storage(core: Any) -> Any:
+    """What holds the vectors: a graph's flat storage, or the index itself."""
+    return faiss.downcast_index(core.storage) if isinstance(core, faiss.IndexHNSW) else core
+
+
+def _scan_storage(
+    index: Any, queries: NDArray[np.float32], width: int, selector: Any
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Search the flat storage under a graph, through the layers above it."""
+    if isinstance(index, faiss.IndexPreTransform):
+        for place in range(index.chain.size()):
+            queries = faiss.downcast_VectorTransform(index.chain.at(place)).apply(queries)
+        return _scan_storage(faiss.downcast_index(index.index), queries, width, selector)
+    if isinstance(index, faiss.IndexRefine):
+        base = faiss.downcast_index(index.base_index)
+        return _scan_storage(base, queries, width * _REFINE_FACTOR, selector)
+    parameters = faiss.SearchParameters(sel=selector)
+    scores, positions = _storage(index).search(queries, width, params=parameters)
+    return scores, positions
 
 
 def _parameters(index: Any, effort: int, selector: Any) -> Any:

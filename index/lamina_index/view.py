@@ -15,11 +15,14 @@ from numpy.typing import NDArray
 from lamina_index.errors import DamagedError
 from lamina_index.exact import NearestSoFar
 from lamina_index.manifest import SnapshotManifest
+from lamina_index.matching import Matching, among
 from lamina_index.scoring import TIE_MARGIN, exact_scores
+from lamina_index.selected import nearest_selected
 from lamina_index.snapshot_files import SNAPSHOTS, Snapshot, open_newest, snapshot_numbers
 from lamina_index.store_file import STORE_FILE
 from lamina_index.store_reading import StoreReading
 from lamina_index.vectors import Exclusion
+from lamina_index.view_columns import ViewColumns
 
 DELTA_LIMIT = 10_000
 """Rows newer than the snapshot that a collection should have at most: they are compared one by
@@ -46,6 +49,7 @@ class View:
         dead: Positions in the snapshot to pass over.
         delta_keys: (M,) keys of the rows newer than the snapshot.
         delta: (M, D) their embeddings.
+        columns: Gives the columns of the rows' metadata.
     """
 
     generation: int
@@ -57,11 +61,14 @@ class View:
     dead: NDArray[np.int64]
     delta_keys: NDArray[np.int64]
     delta: NDArray[np.float32]
+    columns: ViewColumns = field(repr=False)
     exclusion: Exclusion | None = field(default=None, repr=False)
 
     @classmethod
     def over(cls, snapshot: Snapshot | None, dimension: int) -> View:
         """A view of a snapshot alone, as it was made."""
+        no_keys = np.empty(0, np.int64)
+        keys, stored = (snapshot.keys, snapshot.columns) if snapshot else (no_keys, None)
         return cls(
             generation=-1,
             snapshot=snapshot,
@@ -69,9 +76,10 @@ class View:
             newest=snapshot.number if snapshot else 0,
             last_key=snapshot.manifest.last_key if snapshot else 0,
             last_tombstone=snapshot.manifest.last_tombstone if snapshot else 0,
-            dead=np.empty(0, np.int64),
-            delta_keys=np.empty(0, np.int64),
+            dead=no_keys,
+            delta_keys=no_keys,
             delta=np.empty((0, dimension), np.float32),
+            columns=ViewColumns(keys, stored, no_keys),
         )
 
     @classmethod
@@ -133,6 +141,7 @@ class View:
             dead=dead,
             delta_keys=delta_keys,
             delta=delta,
+            columns=self.columns.advanced(delta_keys),
             exclusion=Exclusion(dead, total) if len(dead) else None,
         )
 
@@ -143,7 +152,11 @@ class View:
         return held - len(self.dead) + len(self.delta_keys)
 
     def nearest(
-        self, reading: StoreReading, query: NDArray[np.float32], wanted: int
+        self,
+        reading: StoreReading,
+        query: NDArray[np.float32],
+        wanted: int,
+        matching: Matching | None = None,
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Find the best rows and score them exactly with their stored vectors.
 
@@ -151,25 +164,27 @@ class View:
             reading: The transaction that this view is of.
             query: (D,) unit vector.
             wanted: How many, at least 1.
+            matching: Which rows to search among; None for all.
 
         Returns:
             Scores (n,), descending, and keys (n,). n is `wanted` or more, where more rows tie with
             the last; fewer only if there are fewer documents.
         """
-        wanted = min(wanted, self.count)
+        wanted = min(wanted, matching.count if matching else self.count)
         if wanted == 0:
             return np.empty(0, np.float32), np.empty(0, np.int64)
         width = wanted + _SPARE
         while True:
-            rough, candidates = self._candidates(query, width)
+            rough, candidates = self._candidates(reading, query, width, matching)
             order = np.argsort(candidates)
             keys, rows = reading.vectors(candidates[order].tolist())
             if len(candidates) < wanted or len(keys) < len(candidates):
-                return self._scan(reading, query, wanted)
+                return self._scan(reading, query, wanted, matching)
             scores = exact_scores(rows, query)
             best = np.argsort(-scores, kind="stable")
             if not self._is_exact:
-                return _with_twins(reading, scores[best], keys[best], rows[best], wanted)
+                best_rows = scores[best], keys[best], rows[best]
+                return self._with_twins(reading, *best_rows, wanted, matching)
             cut = rough[order[best[wanted - 1]]]
             if len(candidates) < width or rough[-1] < cut - TIE_MARGIN:
                 return scores[best], keys[best]
@@ -180,27 +195,43 @@ class View:
         return self.snapshot is None or self.snapshot.index.exact
 
     def _candidates(
-        self, query: NDArray[np.float32], width: int
+        self,
+        reading: StoreReading,
+        query: NDArray[np.float32],
+        width: int,
+        matching: Matching | None,
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Rough scores, descending, and keys of up to `width` rows that may be the nearest."""
         rough, keys = np.empty(0, np.float32), np.empty(0, np.int64)
         if self.snapshot is not None and self.snapshot.index.count:
-            rough, positions = self.snapshot.index.search(
-                query,
-                min(width, self.snapshot.index.count),
-                effort=self.snapshot.manifest.effort,
-                exclusion=self.exclusion,
-            )
+            if matching is None:
+                rough, positions = self.snapshot.index.search(
+                    query,
+                    min(width, self.snapshot.index.count),
+                    effort=self.snapshot.manifest.effort,
+                    exclusion=self.exclusion,
+                )
+            else:
+                rough, positions = nearest_selected(
+                    self.snapshot, reading, query, width, matching, self.exclusion
+                )
             keys = self.snapshot.keys[positions]
         if len(self.delta_keys):
-            rough = np.concatenate([rough, self.delta @ query])
-            keys = np.concatenate([keys, self.delta_keys])
+            delta, delta_keys = self.delta, self.delta_keys
+            if matching is not None:
+                delta, delta_keys = delta[matching.delta], delta_keys[matching.delta]
+            rough = np.concatenate([rough, delta @ query])
+            keys = np.concatenate([keys, delta_keys])
             best = np.argsort(-rough, kind="stable")[:width]
             rough, keys = rough[best], keys[best]
         return rough, keys
 
     def _scan(
-        self, reading: StoreReading, query: NDArray[np.float32], wanted: int
+        self,
+        reading: StoreReading,
+        query: NDArray[np.float32],
+        wanted: int,
+        matching: Matching | None,
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Compare every stored vector: slow, but it finds what an index could not reach."""
         nearest = NearestSoFar(query[np.newaxis], wanted)
@@ -209,8 +240,52 @@ class View:
             keys, rows = reading.vectors_after(after, limit=_SCAN_ROWS)
             if len(keys) == 0:
                 return nearest.result(0)
-            nearest.add(keys, rows)
             after = int(keys[-1])
+            if matching is not None:
+                passed = self._pass(keys, matching)
+                keys, rows = keys[passed], rows[passed]
+            nearest.add(keys, rows)
+
+    def _with_twins(
+        self,
+        reading: StoreReading,
+        scores: NDArray[np.float32],
+        keys: NDArray[np.int64],
+        rows: NDArray[np.float32],
+        wanted: int,
+        matching: Matching | None,
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Add the rows that an index missed among rows with one and the same vector.
+
+        A graph reaches few of many equal vectors, and which ones is chance. Where two candidates
+        tie, the store tells all rows with their vectors.
+        """
+        same = scores[1 : wanted + 1] == scores[:-1][:wanted]
+        if not same.any():
+            return scores, keys
+        pairs = np.flatnonzero(same)
+        tied = np.union1d(pairs, pairs + 1)
+        distinct = {
+            row.tobytes(): key for row, key in zip(rows[tied], keys[tied].tolist(), strict=True)
+        }
+        score_of = dict(zip(keys.tolist(), scores.tolist(), strict=True))
+        twins = reading.twins(list(distinct.values()))
+        if matching is not None:
+            others = np.array([other for _, other in twins], np.int64)
+            passed = self._pass(others, matching).tolist()
+            twins = [twin for twin, passes in zip(twins, passed, strict=True) if passes]
+        for own, other in twins:
+            score_of.setdefault(other, score_of[own])
+        all_scores = np.array(list(score_of.values()), np.float32)
+        best = np.argsort(-all_scores, kind="stable")
+        return all_scores[best], np.array(list(score_of), np.int64)[best]
+
+    def _pass(self, keys: NDArray[np.int64], matching: Matching) -> NDArray[np.bool_]:
+        """(n,) which keys are of matching rows."""
+        passed = among(keys, self.delta_keys[matching.delta])
+        if self.snapshot is not None:
+            passed |= among(keys, self.snapshot.keys[matching.held])
+        return passed
 
 
 def is_ahead(manifest: SnapshotManifest, reading: StoreReading) -> bool:
@@ -226,31 +301,3 @@ def older_store(collection: Path, number: int) -> DamagedError:
         f"{collection}: snapshot {number} holds rows that {STORE_FILE} does not have, so that file "
         f"is an older copy; `lamina index compact {collection}` makes the snapshot again from it"
     )
-
-
-def _with_twins(
-    reading: StoreReading,
-    scores: NDArray[np.float32],
-    keys: NDArray[np.int64],
-    rows: NDArray[np.float32],
-    wanted: int,
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Add the rows that an index missed among rows with one and the same vector.
-
-    A graph reaches few of many equal vectors, and which ones is chance. Where two candidates tie,
-    the store tells all rows with their vectors.
-    """
-    same = scores[1 : wanted + 1] == scores[:-1][:wanted]
-    if not same.any():
-        return scores, keys
-    pairs = np.flatnonzero(same)
-    tied = np.union1d(pairs, pairs + 1)
-    distinct = {
-        row.tobytes(): key for row, key in zip(rows[tied], keys[tied].tolist(), strict=True)
-    }
-    score_of = dict(zip(keys.tolist(), scores.tolist(), strict=True))
-    for own, other in reading.twins(list(distinct.values())):
-        score_of.setdefault(other, score_of[own])
-    all_scores = np.array(list(score_of.values()), np.float32)
-    best = np.argsort(-all_scores, kind="stable")
-    return all_scores[best], np.array(list(score_of), np.int64)[best]

@@ -89,6 +89,7 @@ REQUEST_PROBLEMS: dict[type[LaminaError], Problem] = {
     index.CollectionNotFoundError: Problem(404, "collection-not-found", "No such collection"),
     index.CollectionBusyError: Problem(409, "collection-busy", "Collection is being written"),
     index.DamagedError: Problem(503, "collection-damaged", "Damaged collection"),
+    index.FilterError: Problem(422, "invalid-filter", "Filter does not fit"),
     index.DocumentNotFoundError: Problem(404, "document-not-found", "No such document"),
     index.StorageFullError: Problem(507, "storage-full", "No space left"),
     InvalidRequestError: Problem(422, "invalid-request", "Invalid request"),
@@ -167,6 +168,8 @@ async def _answer_lamina_error(request: Request, error: Exception) -> Response:
     members: dict[str, Any] = {}
     if isinstance(error, InvalidRequestError):
         members["errors"] = [{"field": error.field, "message": error.message}]
+    if isinstance(error, index.FilterError):
+        members["errors"] = [{"field": error.path, "message": error.found}]
     if isinstance(error, index.EncoderOutputError) and error.items:
         members["items"] = list(error.items)
     if problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:

@@ -12,6 +12,7 @@ from pydantic import (
     ConfigDict,
     Field,
     FiniteFloat,
+    Json,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -24,6 +25,7 @@ MAX_WINDOW = 10_000
 """`offset + top_k` may not go beyond, nor may the `top_k` of a batch's searches together."""
 MAX_DIMENSION = 16_384
 MAX_FIELDS = 1000
+MAX_FACETS = 16
 
 
 def _check_range(low: int, high: int, value: Any) -> Any:
@@ -66,10 +68,13 @@ Offset = Annotated[
 Vector = Annotated[list[FiniteFloat], Field(min_length=1, max_length=MAX_DIMENSION)]
 MinScore = Annotated[FiniteFloat, Field(ge=-1, le=1)]
 FieldNames = Annotated[list[str], Field(max_length=MAX_FIELDS)]
+FacetNames = Annotated[list[str], Field(max_length=MAX_FACETS)]
 
 _WINDOW = "how many hits to pass over; offset + top_k may not exceed 10000"
 _FIELDS = "metadata fields to return; by default all"
 _MIN_SCORE = "leave out hits of a lower cosine"
+_FILTER = "search only among the documents that pass; docs/api.md has the operators"
+_FACETS = "metadata fields whose values are counted over all documents that pass the filter"
 
 
 class _Request(BaseModel):
@@ -100,6 +105,10 @@ class SearchRequest(_Request):
     offset: Offset = Field(0, description=_WINDOW)
     fields: FieldNames | None = Field(None, description=_FIELDS)
     min_score: MinScore | None = Field(None, description=_MIN_SCORE)
+    filter: dict[str, Any] | None = Field(
+        None, description=_FILTER, examples=[{"kind": "class", "year": {"$gte": 2000}}]
+    )
+    facets: FacetNames | None = Field(None, description=_FACETS)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -126,6 +135,10 @@ class SearchParameters(BaseModel):
         None, description=_FIELDS
     )
     min_score: MinScore | None = Field(None, description=_MIN_SCORE)
+    filter: Json[dict[str, Any]] | None = Field(None, description=f"as JSON: {_FILTER}")
+    facets: Annotated[FacetNames, BeforeValidator(_as_list)] | None = Field(
+        None, description=_FACETS
+    )
 
     def as_request(self) -> SearchRequest:
         """Give the body that asks the same."""
@@ -195,10 +208,26 @@ class Took(_Reply):
     total: float
 
 
+class FacetValue(_Reply):
+    """A value of a field and how many documents have it."""
+
+    value: str | float | bool
+    count: int
+
+
+class Facet(_Reply):
+    """The most frequent values of a field; equal numbers in the order of the values."""
+
+    values: list[FacetValue]
+    others: int = Field(description="how many more values there are")
+
+
 class SearchReply(_Reply):
     """Hits, best first; equal scores by id."""
 
     hits: list[Hit]
+    total: int = Field(description="documents that pass the filter; all where there is none")
+    facets: dict[str, Facet] = Field(description="by field, those that were asked for")
     top_k: int
     offset: int
     token_count: int = Field(description="tokens of the query that were read; 0 for a vector")

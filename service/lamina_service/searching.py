@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,6 +14,10 @@ from fastapi import Response
 from numpy.typing import NDArray
 
 from lamina_index.errors import BlankTextError, EncoderOutputError
+from lamina_index.filters import parse_filter
+from lamina_index.manifest import FieldType
+from lamina_index.matching import Facet
+from lamina_index.search_options import SearchOptions
 from lamina_index.searcher import EncodedQuery, Hit, Searcher, SearchResult, encode_queries
 from lamina_service.errors import InvalidRequestError
 from lamina_service.schemas import SearchRequest
@@ -44,6 +48,7 @@ class SearchJob:
     Attributes:
         collection: Its name.
         vector: (D,) of any length but zero, where the request has one.
+        options: What is asked for beside query or vector.
         part: Which part of a batch this is, such as `searches[3].`; empty for a search alone.
     """
 
@@ -51,6 +56,7 @@ class SearchJob:
     collection: str
     request: SearchRequest
     vector: NDArray[np.float64] | None
+    options: SearchOptions
     part: str
     queued_at: float
 
@@ -63,19 +69,17 @@ class SearchJob:
         Raises:
             CollectionNotFoundError: If there is no such collection.
             InvalidRequestError: If text, vector or fields do not fit it.
+            FilterError: If the filter does not.
         """
         searcher = service.catalog.get(collection)
         service.check_text(f"{part}query", request.query)
-        unknown = set(request.fields or ()).difference(searcher.fields)
-        if unknown:
-            known = ", ".join(sorted(searcher.fields)) or "none"
-            raise InvalidRequestError(
-                f"{part}fields", f"no such metadata: {min(unknown)!r}; there is: {known}"
-            )
+        _check_names(f"{part}fields", request.fields, searcher.fields)
+        _check_names(f"{part}facets", request.facets, searcher.fields)
         vector = None
         if request.vector is not None:
             vector = _direction(f"{part}vector", request.vector, searcher.dimension)
-        return cls(service, collection, request, vector, part, time.perf_counter())
+        options = _options(request, searcher.fields, part)
+        return cls(service, collection, request, vector, options, part, time.perf_counter())
 
     def answer(self, query: EncodedQuery | None) -> Answer:
         """Search by the query, or by the vector where that is None, and write the reply."""
@@ -91,6 +95,8 @@ class SearchJob:
         took["total"] = round((time.perf_counter() - self.queued_at) * 1000, 3)
         reply = {
             "hits": [_hit(hit, self.request.fields) for hit in result.hits],
+            "total": result.total,
+            "facets": {name: _facet(facet) for name, facet in result.facets.items()},
             "top_k": self.request.top_k,
             "offset": self.request.offset,
             "token_count": result.token_count,
@@ -100,16 +106,10 @@ class SearchJob:
         return Answer(orjson.dumps(reply), took)
 
     def _search(self, query: EncodedQuery | None, searcher: Searcher) -> SearchResult:
-        wanted = self.request
-        page: dict[str, Any] = {
-            "top_k": wanted.top_k,
-            "offset": wanted.offset,
-            "min_score": wanted.min_score,
-        }
         if query is not None:
-            return searcher.search_encoded(query, **page)
+            return searcher.search_encoded(query, self.options)
         assert self.vector is not None  # the request has one or the other
-        return searcher.search_embedding(self.vector, **page)
+        return searcher.search_embedding(self.vector, self.options)
 
 
 def answer_together(jobs: Sequence[SearchJob]) -> Iterator[Answer | Exception]:
@@ -137,6 +137,34 @@ def _encoded(jobs: Sequence[SearchJob]) -> list[EncodedQuery | Exception | None]
     for n, query in zip(waiting, queries, strict=True):
         found[n] = query
     return found
+
+
+def _options(request: SearchRequest, fields: Mapping[str, FieldType], part: str) -> SearchOptions:
+    """Take from a request what is asked for beside query or vector."""
+    wanted = request.filter
+    return SearchOptions(
+        top_k=request.top_k,
+        offset=request.offset,
+        min_score=request.min_score,
+        filter=None if wanted is None else parse_filter(wanted, fields, path=f"{part}filter"),
+        facets=tuple(request.facets or ()),
+    )
+
+
+def _check_names(field: str, names: Sequence[str] | None, fields: Mapping[str, FieldType]) -> None:
+    """Refuse names of metadata that the collection does not have.
+
+    Raises:
+        InvalidRequestError: Naming the first of them.
+    """
+    if unknown := set(names or ()).difference(fields):
+        known = ", ".join(sorted(fields)) or "none"
+        raise InvalidRequestError(field, f"no such metadata: {min(unknown)!r}; there is: {known}")
+
+
+def _facet(facet: Facet) -> dict[str, Any]:
+    values = [{"value": value, "count": count} for value, count in facet.values]
+    return {"values": values, "others": facet.others}
 
 
 def _hit(hit: Hit, fields: list[str] | None) -> dict[str, Any]:

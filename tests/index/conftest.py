@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lamina_index.corpus import Document
 from lamina_index.encoder import Encoded
-from lamina_index.manifest import CollectionManifest, EncoderReference
+from lamina_index.manifest import CollectionManifest, EncoderReference, FieldType, Metadata
 from lamina_index.snapshot import write_snapshot
 from lamina_index.snapshot_files import Snapshot
 from lamina_index.store import DocumentStore
@@ -63,9 +63,19 @@ class MadeCollection:
     folder: Path
     store: DocumentStore
 
-    def put(self, ids: Sequence[str], embeddings: NDArray[np.float32], text: str = "{}") -> None:
+    def put(
+        self,
+        ids: Sequence[str],
+        embeddings: NDArray[np.float32],
+        text: str = "{}",
+        metadata: Sequence[Metadata] | None = None,
+    ) -> None:
         """Store documents whose text names their id."""
-        self.store.upsert([Document(each, text.format(each), {}) for each in ids], embeddings)
+        given = metadata or [{}] * len(ids)
+        self.store.upsert(
+            [Document(each, text.format(each), row) for each, row in zip(ids, given, strict=True)],
+            embeddings,
+        )
 
     def snapshot(self, factory: str = "auto") -> Snapshot:
         """Write a snapshot of what is stored."""
@@ -81,7 +91,9 @@ def make_collection(tmp_path: Path, word_encoder: WordEncoder) -> Iterator[MakeC
     with ExitStack() as stack:
 
         def make(
-            name: str = "collection", dimension: int = word_encoder.dimension
+            name: str = "collection",
+            dimension: int = word_encoder.dimension,
+            fields: dict[str, FieldType] | None = None,
         ) -> MadeCollection:
             folder = tmp_path / name
             folder.mkdir()
@@ -94,6 +106,7 @@ def make_collection(tmp_path: Path, word_encoder: WordEncoder) -> Iterator[MakeC
                 encoder=reference,
                 dimension=dimension,
                 text_version=TEXT_VERSION,
+                fields=fields or {},
                 created="2026-01-01T00:00:00+00:00",
             ).write(folder / "collection.json")
             store = stack.enter_context(DocumentStore.create(folder, dimension=dimension))

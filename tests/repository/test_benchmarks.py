@@ -131,6 +131,24 @@ def test_a_slow_service_is_given_a_longer_window(
     assert row["p50_ms"] > 1000
 
 
+def test_filters_are_measured_at_every_share(repository: Path, tmp_path: Path):
+    output = tmp_path / "filters.json"
+    done = run(repository, "bench_filters.py", "--small", "--work", tmp_path, "--output", output)
+    assert done.returncode == 0, done.stderr
+    record = json.loads(output.read_text())
+    assert record.keys() == SOURCE
+    found = record["results"]
+    assert {name for name in found if name.endswith(" 10%")} == {
+        "random 10%",
+        "near 10%",
+        "far 10%",
+    }
+    assert [found[f"near {share}"]["matching"] for share in ("50%", "25%", "10%", "1%")] == [
+        50, 25, 10, 1,
+    ]  # fmt: skip
+    assert all(row["recall@10"] == 1 for name, row in found.items() if name != "facets")
+
+
 def test_results_become_tables(results: Path, repository: Path, tmp_path: Path):
     page = tmp_path / "page.md"
     empty = "".join(

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from lamina_index.filters import Filter
+    from lamina_index.manifest import FieldType
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -17,6 +22,13 @@ def search(
     top_k: Annotated[
         int, typer.Option("--top-k", "-k", min=1, max=1000, help="How many hits at most.")
     ] = 10,
+    filter: Annotated[
+        str | None,
+        typer.Option(
+            help="Search only among documents whose metadata passes: JSON, such as "
+            """'{"year": {"$gte": 2000}}'."""
+        ),
+    ] = None,
     encoder: Annotated[
         str, typer.Option(help="Name or folder of the encoder that the collection was built with.")
     ] = "default",
@@ -27,12 +39,14 @@ def search(
 ) -> None:
     """Find the documents of a collection that are nearest in meaning to a query."""
     from lamina_index.encoder import OnnxEncoder
+    from lamina_index.search_options import SearchOptions
     from lamina_index.searcher import Searcher
 
     loaded = OnnxEncoder.load(encoder, precision=precision)
     text = " ".join(query)
     with Searcher.open(collection, loaded) as searcher:
-        result = searcher.search(text, top_k=top_k)
+        wanted = None if filter is None else _filter(filter, searcher.fields)
+        result = searcher.search(text, SearchOptions(top_k=top_k, filter=wanted))
     if json:
         from dataclasses import asdict
 
@@ -56,3 +70,21 @@ def search(
         line = Text(" ".join(hit.text.split()), no_wrap=True, overflow="ellipsis")
         table.add_row(str(hit.rank), f"{hit.score:.4f}", Text(hit.id), line)
     print_table(table)
+
+
+def _filter(text: str, fields: Mapping[str, FieldType]) -> Filter:
+    """Read a filter from the command line.
+
+    Raises:
+        FilterError: If it is no JSON, or no filter on these fields.
+    """
+    import orjson
+
+    from lamina_index.errors import FilterError
+    from lamina_index.filters import parse_filter
+
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise FilterError("--filter", f"{text!r} is no JSON ({error}); mind the quotes") from error
+    return parse_filter(value, fields, path="--filter")

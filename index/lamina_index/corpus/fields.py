@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 
 from lamina_index.corpus.records import RowError, describe, quote
+from lamina_index.instants import instant_of
 from lamina_index.manifest import FieldType, Metadata, MetadataValue
 from lamina_index.text import repair_text
 
@@ -22,10 +22,6 @@ RESERVED_FIELDS = frozenset({"id", "text"})
 
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,18})")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-_DATE = re.compile(
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
-    r"(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?)?(?:Z|[+-][0-9]{2}:[0-9]{2})?)?"
-)
 _BOOLEANS = {"true": True, "True": True, "TRUE": True}
 _BOOLEANS |= {"false": False, "False": False, "FALSE": False}
 
@@ -132,7 +128,7 @@ def _value_type(value: object) -> FieldType | None:
         case int() | float():
             return "number" if _is_number(value) else None
         case str():
-            return "date" if _is_date(value) else "string"
+            return "string" if instant_of(value) is None else "date"
         case list():
             return "strings" if all(isinstance(item, str) for item in value) else None
         case _:
@@ -146,7 +142,7 @@ def _textual_type(value: object) -> FieldType:
         return "boolean"
     if _number(value) is not None:
         return "number"
-    return "date" if _is_date(value) else "string"
+    return "string" if instant_of(value) is None else "date"
 
 
 def _take(value: object, known: FieldType) -> MetadataValue | None:
@@ -154,7 +150,7 @@ def _take(value: object, known: FieldType) -> MetadataValue | None:
     match known, value:
         case ("string", str()):
             return repair_text(value)
-        case ("date", str()) if _is_date(value):
+        case ("date", str()) if instant_of(value) is not None:
             return value
         case ("boolean", bool()):
             return value
@@ -178,7 +174,7 @@ def _parse(value: object, known: FieldType) -> MetadataValue | None:
         case "boolean":
             return _BOOLEANS.get(value)
         case "date":
-            return value if _is_date(value) else None
+            return None if instant_of(value) is None else value
         case "strings":
             return None
 
@@ -198,13 +194,3 @@ def _number(text: str) -> float | None:
         return None  # only digits: an integer past 64 bits, which a float would round
     value = float(text)
     return value if math.isfinite(value) else None
-
-
-def _is_date(text: str) -> bool:
-    if not _DATE.fullmatch(text):
-        return False
-    try:
-        datetime.fromisoformat(text)
-    except ValueError:
-        return False
-    return True
