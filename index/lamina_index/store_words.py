@@ -1,0 +1,98 @@
+"""The word index inside `documents.sqlite`: its tables, its making, and the proof that it is right.
+
+SQLite's FTS5 over the texts of `documents`, which it does not store a second time. Triggers keep
+it in step within the transaction of every write, whoever makes it. Stores of format 1 have none.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from lamina_index.errors import DamagedError
+
+TOKENIZER = "porter unicode61 remove_diacritics 2"
+"""How FTS5 takes a text apart: letters and digits, lower case, without diacritics, English endings
+cut off (Porter 1980). Part of the store's format, since every row is indexed with it."""
+
+WORDS_SCHEMA = f"""
+CREATE VIRTUAL TABLE words USING fts5 (
+    text, content = 'documents', content_rowid = 'key', tokenize = '{TOKENIZER}'
+);
+CREATE VIRTUAL TABLE word_frequencies USING fts5vocab (words, 'row');
+CREATE VIRTUAL TABLE word_places USING fts5vocab (words, 'instance');
+CREATE TRIGGER words_added AFTER INSERT ON documents BEGIN
+    INSERT INTO words (rowid, text) VALUES (new.key, new.text);
+END;
+CREATE TRIGGER words_removed AFTER DELETE ON documents BEGIN
+    INSERT INTO words (words, rowid, text) VALUES ('delete', old.key, old.text);
+END;
+"""
+
+_TEXTS_TOGETHER = 10_000
+_PLACES = (
+    "SELECT term, COUNT(*), SUM((doc % 1000003) * (offset + 1) % 1000003) FROM {} GROUP BY term"
+)
+
+
+def rebuild_words(connection: sqlite3.Connection) -> None:
+    """Make the word index anew from the texts, inside the caller's transaction."""
+    connection.execute("INSERT INTO words (words) VALUES ('rebuild')")
+
+
+def words_damaged(path: Path, found: object) -> DamagedError:
+    """The error for a word index that is not right; the texts that it is made from may be sound."""
+    return DamagedError(
+        f"{path}: the word index is damaged ({found}); "
+        f"`lamina index upgrade {path.parent}` makes it again from the texts"
+    )
+
+
+def words_damage(connection: sqlite3.Connection, path: Path) -> list[str]:
+    """Compare the word index with all texts, and say what is wrong in one line, if anything.
+
+    Every text is taken apart again and each word's places are compared by number and checksum.
+    FTS5's own check would need to write.
+    """
+    try:
+        rows = connection.execute(
+            "SELECT COUNT(*) FROM words_docsize WHERE id NOT IN (SELECT key FROM documents)"
+            " UNION ALL"
+            " SELECT COUNT(*) FROM documents WHERE key NOT IN (SELECT id FROM words_docsize)"
+        ).fetchall()
+        if rows != [(0,), (0,)]:
+            found = f"{rows[0][0]} rows of it have no document, {rows[1][0]} documents no row"
+            return [str(words_damaged(path, found))]
+        expected: dict[str, tuple[int, int]] = {}
+        for places in _places_of_texts(connection):
+            for term, count, checksum in places:
+                before = expected.get(term, (0, 0))
+                expected[term] = before[0] + count, before[1] + checksum
+        indexed = {
+            term: (count, checksum)
+            for term, count, checksum in connection.execute(_PLACES.format("word_places"))
+        }
+    except sqlite3.DatabaseError as error:
+        return [str(words_damaged(path, error))]
+    wrong = [term for term in expected.keys() | indexed if expected.get(term) != indexed.get(term)]
+    if not wrong:
+        return []
+    named = f"{len(wrong)} words are not where the texts have them, such as {min(wrong)!r}"
+    return [str(words_damaged(path, named))]
+
+
+def _places_of_texts(connection: sqlite3.Connection) -> Iterator[list[tuple[str, int, int]]]:
+    """Take the texts apart, some thousand at a time; yield terms, counts and checksums."""
+    texts = connection.execute("SELECT key, text FROM documents ORDER BY key")
+    while rows := texts.fetchmany(_TEXTS_TOGETHER):
+        scratch = sqlite3.connect(":memory:")
+        try:
+            scratch.execute(
+                f"CREATE VIRTUAL TABLE words USING fts5 (text, content = '', tokenize = '{TOKENIZER}')"
+            )
+            scratch.execute("CREATE VIRTUAL TABLE word_places USING fts5vocab (words, 'instance')")
+            scratch.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", rows)
+            yield scratch.execute(_PLACES.format("word_places")).fetchall()
+        finally:
+            scratch.close()
