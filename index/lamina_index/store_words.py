@@ -7,8 +7,9 @@ it in step within the transaction of every write, whoever makes it. Stores of fo
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from lamina_index.errors import DamagedError
 
@@ -96,3 +97,75 @@ def _places_of_texts(connection: sqlite3.Connection) -> Iterator[list[tuple[str,
             yield scratch.execute(_PLACES.format("word_places")).fetchall()
         finally:
             scratch.close()
+
+
+class WordReading:
+    """What can be asked of the word index inside one transaction; `StoreReading.words` makes it.
+
+    Raises:
+        DamagedError: From any method, if SQLite finds the word index damaged.
+    """
+
+    __slots__ = ("_connection", "_path")
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+
+    def totals(self) -> tuple[int, int]:
+        """Numbers of documents and of all their words.
+
+        FTS5 keeps both as varints in the first row of its data, and tells them to nobody else
+        without reading everything (fts5_index.c, "averages record").
+        """
+        rows = self._ask("SELECT block FROM words_data WHERE id = 1")
+        numbers = _varints(rows[0][0]) if rows else []
+        return (numbers[0], numbers[1]) if len(numbers) > 1 else (0, 0)
+
+    def frequency(self, term: str) -> int:
+        """Number of documents that have a term; the time it takes grows with the answer."""
+        rows = self._ask("SELECT doc FROM word_frequencies WHERE term = ?", term)
+        return int(rows[0][0]) if rows else 0
+
+    def matches(self, words: Sequence[str], *, limit: int = -1) -> list[tuple[int, float]]:
+        """Keys and BM25 of the documents with any of the words, the best first, ties by key.
+
+        Args:
+            words: As spelled in a query; letters and digits only, so no word is query syntax.
+            limit: How many at most; -1 for all, in any order.
+        """
+        expression = " OR ".join(f'"{word}"' for word in words)
+        order = "" if limit < 0 else " ORDER BY score DESC, rowid LIMIT ?"
+        return self._ask(
+            f"SELECT rowid, -bm25(words) AS score FROM words WHERE words MATCH ?{order}",  # noqa: S608 - constants
+            *((expression,) if limit < 0 else (expression, limit)),
+        )
+
+    def texts(self, keys: Sequence[int]) -> dict[int, str]:
+        """Texts of the keys that have a row, not compared with their checksums."""
+        marks = ",".join("?" * len(keys))
+        return dict(self._ask(f"SELECT key, text FROM documents WHERE key IN ({marks})", *keys))  # noqa: S608 - only marks
+
+    def _ask(self, statement: str, *values: object) -> list[Any]:
+        try:
+            return self._connection.execute(statement, values).fetchall()
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_CORRUPT_VTAB:
+                raise words_damaged(self._path, error) from error
+            raise
+
+
+def _varints(blob: bytes) -> list[int]:
+    """Read SQLite's variable-length integers: seven bits a byte, high ones first, eight in a ninth."""
+    numbers, value, length = [], 0, 0
+    for byte in blob:
+        length += 1
+        if length == 9:
+            numbers.append(value << 8 | byte)
+        else:
+            value = value << 7 | byte & 0x7F
+            if byte & 0x80:
+                continue
+            numbers.append(value)
+        value = length = 0
+    return numbers
