@@ -18,7 +18,7 @@ from lamina_index.errors import (
     LaminaError,
     StorageFullError,
 )
-from lamina_index.store_words import WORDS_SCHEMA
+from lamina_index.store_words import WORDS_STATEMENTS
 
 STORE_FILE = "documents.sqlite"
 
@@ -64,7 +64,7 @@ def create_file(path: Path, dimension: int) -> None:
     try:
         connection = sqlite3.connect(path, isolation_level=None)
         try:
-            connection.executescript(_SCHEMA.format(words=WORDS_SCHEMA))
+            connection.executescript(_SCHEMA.format(words=";\n".join(WORDS_STATEMENTS) + ";"))
             connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {STORE_FORMAT}")
             put(connection, "dimension", dimension)

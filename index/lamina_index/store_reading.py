@@ -17,7 +17,7 @@ from lamina_index.errors import DamagedError, NoWordIndexError
 from lamina_index.manifest import Metadata
 from lamina_index.scoring import are_unit
 from lamina_index.store_file import damaged
-from lamina_index.store_words import WordReading, words_damage
+from lamina_index.store_words import WordReading
 
 _KEYS_PER_STATEMENT = 1000
 _MISSING = object()
@@ -245,7 +245,7 @@ class StoreReading:
             elif not are_unit(np.frombuffer(blob, "<f4")[np.newaxis])[0]:
                 found.append(f"{self._path}: the vector of key {key} is not of length 1")
         if self.has_words:
-            found += words_damage(self._connection, self._path)
+            found += self.words().damage()
         return found
 
     def _rows(self, statement: str) -> Iterator[tuple[Any, ...]]:

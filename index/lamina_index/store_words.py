@@ -17,19 +17,22 @@ TOKENIZER = "porter unicode61 remove_diacritics 2"
 """How FTS5 takes a text apart: letters and digits, lower case, without diacritics, English endings
 cut off (Porter 1980). Part of the store's format, since every row is indexed with it."""
 
-WORDS_SCHEMA = f"""
-CREATE VIRTUAL TABLE words USING fts5 (
-    text, content = 'documents', content_rowid = 'key', tokenize = '{TOKENIZER}'
-);
-CREATE VIRTUAL TABLE word_frequencies USING fts5vocab (words, 'row');
-CREATE VIRTUAL TABLE word_places USING fts5vocab (words, 'instance');
-CREATE TRIGGER words_added AFTER INSERT ON documents BEGIN
-    INSERT INTO words (rowid, text) VALUES (new.key, new.text);
-END;
-CREATE TRIGGER words_removed AFTER DELETE ON documents BEGIN
-    INSERT INTO words (words, rowid, text) VALUES ('delete', old.key, old.text);
-END;
-"""
+WORDS_STATEMENTS = (
+    (
+        "CREATE VIRTUAL TABLE words USING fts5"
+        f" (text, content = 'documents', content_rowid = 'key', tokenize = '{TOKENIZER}')"
+    ),
+    "CREATE VIRTUAL TABLE word_frequencies USING fts5vocab (words, 'row')",
+    "CREATE VIRTUAL TABLE word_places USING fts5vocab (words, 'instance')",
+    (
+        "CREATE TRIGGER words_added AFTER INSERT ON documents BEGIN"
+        " INSERT INTO words (rowid, text) VALUES (new.key, new.text); END"
+    ),
+    (
+        "CREATE TRIGGER words_removed AFTER DELETE ON documents BEGIN"
+        " INSERT INTO words (words, rowid, text) VALUES ('delete', old.key, old.text); END"
+    ),
+)
 
 _TEXTS_TOGETHER = 10_000
 _PLACES = (
@@ -37,9 +40,29 @@ _PLACES = (
 )
 
 
-def rebuild_words(connection: sqlite3.Connection) -> None:
-    """Make the word index anew from the texts, inside the caller's transaction."""
+def words_in_memory() -> sqlite3.Connection:
+    """An empty word index of the same kind in memory: tables `words` and `word_places`."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    connection.execute(
+        f"CREATE VIRTUAL TABLE words USING fts5 (text, content = '', tokenize = '{TOKENIZER}')"
+    )
+    connection.execute("CREATE VIRTUAL TABLE word_places USING fts5vocab (words, 'instance')")
+    return connection
+
+
+def add_words(connection: sqlite3.Connection) -> None:
+    """Make the word index from the texts that are there, inside the caller's transaction."""
+    for statement in WORDS_STATEMENTS:
+        connection.execute(statement)
     connection.execute("INSERT INTO words (words) VALUES ('rebuild')")
+
+
+def drop_words(connection: sqlite3.Connection) -> None:
+    """Remove the word index, damaged or not, inside the caller's transaction."""
+    connection.execute("DROP TRIGGER IF EXISTS words_added")
+    connection.execute("DROP TRIGGER IF EXISTS words_removed")
+    for table in ("word_frequencies", "word_places", "words"):
+        connection.execute(f"DROP TABLE IF EXISTS {table}")
 
 
 def words_damaged(path: Path, found: object) -> DamagedError:
@@ -87,12 +110,8 @@ def _places_of_texts(connection: sqlite3.Connection) -> Iterator[list[tuple[str,
     """Take the texts apart, some thousand at a time; yield terms, counts and checksums."""
     texts = connection.execute("SELECT key, text FROM documents ORDER BY key")
     while rows := texts.fetchmany(_TEXTS_TOGETHER):
-        scratch = sqlite3.connect(":memory:")
+        scratch = words_in_memory()
         try:
-            scratch.execute(
-                f"CREATE VIRTUAL TABLE words USING fts5 (text, content = '', tokenize = '{TOKENIZER}')"
-            )
-            scratch.execute("CREATE VIRTUAL TABLE word_places USING fts5vocab (words, 'instance')")
             scratch.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", rows)
             yield scratch.execute(_PLACES.format("word_places")).fetchall()
         finally:
@@ -146,6 +165,10 @@ class WordReading:
         marks = ",".join("?" * len(keys))
         return dict(self._ask(f"SELECT key, text FROM documents WHERE key IN ({marks})", *keys))  # noqa: S608 - only marks
 
+    def damage(self) -> list[str]:
+        """Compare the index with all texts; say what is wrong in one line, if anything."""
+        return words_damage(self._connection, self._path)
+
     def _ask(self, statement: str, *values: object) -> list[Any]:
         try:
             return self._connection.execute(statement, values).fetchall()
@@ -156,7 +179,7 @@ class WordReading:
 
 
 def _varints(blob: bytes) -> list[int]:
-    """Read SQLite's variable-length integers: seven bits a byte, high ones first, eight in a ninth."""
+    """Read SQLite's variable-length integers: 7 bits a byte, the high ones first, 8 in a ninth."""
     numbers, value, length = [], 0, 0
     for byte in blob:
         length += 1

@@ -7,14 +7,13 @@ is asked what it makes of each word. Answers are kept: a language has few words.
 from __future__ import annotations
 
 import re
-import sqlite3
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
-from lamina_index.store_words import TOKENIZER
+from lamina_index.store_words import words_in_memory
 
 _WORD = re.compile("[^\\W_]+(?:[\u0300-\u036f]+[^\\W_]*)*")
-_KEPT_WORDS = 50_000
+_KEPT_WORDS = 100_000
 _KEPT_LENGTH = 64
 
 MAX_HIGHLIGHTS = 100
@@ -38,14 +37,10 @@ class Folding:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: dict[str, str] = {}
-        self._table = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        self._table.execute(
-            f"CREATE VIRTUAL TABLE words USING fts5 (text, content = '', tokenize = '{TOKENIZER}')"
-        )
-        self._table.execute("CREATE VIRTUAL TABLE places USING fts5vocab (words, 'instance')")
+        self._table = words_in_memory()
 
     def words(self, words: Collection[str]) -> dict[str, str]:
-        """Fold each word."""
+        """Fold each word, or whatever stands between spaces."""
         kept = self._kept
         found = {word: kept[word] for word in words if word in kept}
         if len(found) < len(words):
@@ -53,14 +48,20 @@ class Folding:
             found |= self._fold(new)
         return found
 
-    def text(self, text: str) -> list[str]:
-        """Fold the words of a text, in order."""
-        words, kept = _WORD.findall(text), self._kept
+    def texts(self, texts: Sequence[str]) -> list[list[str]]:
+        """Give the terms of each text, in order; what is new in any of them is folded at once."""
+        kept = self._kept
+        pieces = [text.split() for text in texts]  # three times as fast as finding the words
         try:
-            return [kept[word] for word in words]
+            folded = [[kept[piece] for piece in part] for part in pieces]
         except KeyError:
-            folded = self.words(set(words))
-            return [folded[word] for word in words]
+            new = self._fold(
+                list({piece for part in pieces for piece in part if piece not in kept})
+            )
+            folded = [
+                [kept[piece] if piece in kept else new[piece] for piece in part] for part in pieces
+            ]
+        return [" ".join(part).split() for part in folded]
 
     def _fold(self, words: list[str]) -> dict[str, str]:
         terms: dict[int, list[str]] = {}
@@ -69,7 +70,7 @@ class Folding:
             self._table.executemany(
                 "INSERT INTO words (rowid, text) VALUES (?, ?)", enumerate(words, start=1)
             )
-            places = self._table.execute("SELECT doc, term FROM places ORDER BY doc, offset")
+            places = self._table.execute("SELECT doc, term FROM word_places ORDER BY doc, offset")
             for row, term in places.fetchall():
                 terms.setdefault(row, []).append(term)
             self._table.execute("ROLLBACK")
@@ -95,7 +96,7 @@ def highlights(text: str, query: str) -> list[tuple[int, int]]:
         First character and the one after the last of each word, in code points, in order;
         `MAX_HIGHLIGHTS` of them at most.
     """
-    wanted = set(FOLDING.text(query)) - {""}
+    wanted = set(FOLDING.words(set(spellings(query))).values()) - {""}
     places = [place.span() for place in _WORD.finditer(text, 0, HIGHLIGHTED_CHARACTERS)]
     folded = FOLDING.words({text[start:end] for start, end in places})
     found = [(start, end) for start, end in places if folded[text[start:end]] in wanted]

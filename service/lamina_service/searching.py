@@ -14,8 +14,9 @@ from fastapi import Response
 from numpy.typing import NDArray
 
 from lamina_index.errors import BlankTextError, EncoderOutputError
+from lamina_index.hits import Hit
 from lamina_index.search_options import SearchOptions
-from lamina_index.searcher import EncodedQuery, Hit, Searcher, SearchResult, encode_queries
+from lamina_index.searcher import EncodedQuery, Searcher, SearchResult, encode_queries
 from lamina_service.errors import InvalidRequestError
 from lamina_service.schemas import SearchRequest
 from lamina_service.service import Service
