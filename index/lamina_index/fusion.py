@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 from numpy.typing import NDArray
-
-Fusion = Literal["ranks", "scores"]
 
 RANK_CONSTANT = 60
 """How little the first ranks stand out; the value of the source, which found it uncritical."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from lamina_index.fusion import Fusion
-
+Fusion = Literal["ranks", "scores"]
 Mode = Literal["dense", "lexical", "hybrid"]
 
 DEFAULT_FUSION: Fusion = "scores"
