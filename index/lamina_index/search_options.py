@@ -9,7 +9,7 @@ Fusion = Literal["ranks", "scores"]
 Mode = Literal["dense", "lexical", "hybrid"]
 
 DEFAULT_FUSION: Fusion = "scores"
-DEFAULT_LEXICAL_WEIGHT = 0.1
+DEFAULT_LEXICAL_WEIGHT = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
