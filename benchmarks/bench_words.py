@@ -182,7 +182,10 @@ def compare_fusions(
     searcher: Searcher, task: Task, queries: Sequence[EncodedQuery]
 ) -> dict[str, Any]:
     """Differences to dense search for both ways to join and several weights."""
-    options = SearchOptions(mode="hybrid", top_k=2 * LEG_DEPTH, explain=True)
+    # joined by ranks half and half, all rows that a leg has found come before all others
+    options = SearchOptions(
+        mode="hybrid", fusion="ranks", lexical_weight=0.5, top_k=2 * LEG_DEPTH, explain=True
+    )
     rankings: dict[tuple[str, float], list[list[str]]] = {("dense", 0.0): []}
     rankings |= {(fusion, weight): [] for fusion in ("ranks", "scores") for weight in WEIGHTS}
     for query in queries:
