@@ -15,6 +15,7 @@ SCRIPTS = (
     ("bench_service.py",),
     ("bench_search.py",),
     ("bench_quality.py", "--large"),
+    ("bench_words.py",),
     ("int8_study.py",),
     ("report.py",),
 )

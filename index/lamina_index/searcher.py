@@ -288,8 +288,9 @@ class Searcher:
 
     def info(self) -> dict[str, Any]:
         """Describe the collection and the index in use, as JSON values."""
-        with self._viewing() as (_, view):
+        with self._viewing() as (reading, view):
             snapshot = view.snapshot
+            has_words = reading.has_words
         return {
             "count": view.count,
             "dimension": self.manifest.dimension,
@@ -301,6 +302,7 @@ class Searcher:
             "generation": view.generation,
             "delta_count": len(view.delta_keys),
             "deleted_count": len(view.dead),
+            "word_index": has_words,
             "store_bytes": self._store.path.stat().st_size,
             "verified": self.verified,
             "damage": [str(error) for error in view.damage],

@@ -316,6 +316,9 @@ class CollectionReply(_Reply):
     generation: int | None = Field(None, description="number of the last committed write")
     delta_count: int | None = Field(None, description="rows newer than the index")
     deleted_count: int | None = Field(None, description="rows of the index that are gone")
+    word_index: bool | None = Field(
+        None, description="whether words can be searched; if not, `lamina index upgrade` helps"
+    )
     store_bytes: int | None = None
     verified: bool | None = Field(
         None, description="whether every byte of the index was compared with its digests"

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
+import signal
 import sqlite3
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -20,7 +26,7 @@ from lamina_index import words as words_module
 from lamina_index.cli import main
 from lamina_index.corpus import Document
 from lamina_index.errors import BlankTextError, DamagedError, NoWordIndexError
-from lamina_index.search_options import SearchOptions
+from lamina_index.search_options import Mode, SearchOptions
 from lamina_index.searcher import Searcher
 from lamina_index.store import STORE_FILE, DocumentStore
 from lamina_index.store_words import drop_words
@@ -413,3 +419,117 @@ def test_a_search_that_meets_damage_says_what_mends_it(store: DocumentStore) -> 
         pytest.raises(DamagedError, match="lamina index upgrade"),
     ):
         found(opened, "guitar")
+
+
+_UPGRADE = """
+import sys
+from pathlib import Path
+from lamina_index.store import DocumentStore
+with DocumentStore.open(Path(sys.argv[1])) as store:
+    print("open", flush=True)
+    store.upgrade()
+"""
+
+
+def test_a_killed_upgrade_leaves_the_old_format_or_the_new_one_whole(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    made = tmp_path / "made"
+    made.mkdir()
+    texts = {f"d{n}": " ".join(f"w{w}" for w in rng.integers(0, 3000, 12)) for n in range(8000)}
+    with DocumentStore.create(made, dimension=D) as store:
+        put(store, texts)
+    as_format_1(made)
+    formats = set()
+    for turn in range(8):
+        folder = tmp_path / f"copy{turn}"
+        shutil.copytree(made, folder)
+        process = subprocess.Popen(
+            [sys.executable, "-c", _UPGRADE, str(folder)], stdout=subprocess.PIPE
+        )
+        assert process.stdout
+        with process.stdout as stream:
+            stream.readline()
+            time.sleep(turn * 0.03)
+            process.send_signal(signal.SIGKILL)
+        process.wait()
+        with DocumentStore.open(folder) as store:
+            with store.reading() as reading:
+                formats.add(reading.format()[1])
+                if reading.has_words:
+                    assert reading.words().totals() == (8000, 96_000)
+            store.upgrade()
+            assert store.verify() == []
+            assert store.count() == 8000
+    assert 1 in formats
+
+
+def test_each_reply_is_of_one_committed_state_while_another_process_writes(
+    make_collection: MakeCollection, word_encoder: Any
+) -> None:
+    texts = {f"d{number}": "alpha" for number in range(20)}
+    made = make(make_collection, word_encoder, texts)
+    rows = word_encoder.encode(["alpha"] * 20, role="document").embeddings
+    stop = threading.Event()
+    failures: list[str] = []
+
+    def write() -> None:
+        with DocumentStore.open(made.folder) as store:
+            for turn in range(10**6):
+                if stop.is_set():
+                    return
+                word = ("alpha", "beta")[turn % 2]
+                store.upsert([Document(name, f"{word} {turn}", {}) for name in texts], rows)
+
+    def read(mode: Mode) -> None:
+        try:
+            while not stop.is_set():
+                hits = searcher.search("alpha beta", SearchOptions(mode=mode, top_k=50)).hits
+                if len(hits) != 20 or len({hit.text for hit in hits}) != 1:
+                    failures.append(f"{mode}: {sorted({hit.text for hit in hits})}")
+                    return
+        except Exception as error:
+            failures.append(repr(error))
+            raise
+
+    with Searcher.open(made.folder, word_encoder) as searcher:
+        threads = [threading.Thread(target=write)]
+        threads += [threading.Thread(target=read, args=(mode,)) for mode in ("lexical", "hybrid")]
+        for thread in threads:
+            thread.start()
+        time.sleep(3)
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+    with DocumentStore.open(made.folder, read_only=True) as store:
+        assert store.verify() == []
+
+
+def test_words_are_searched_in_a_folder_that_cannot_be_written(
+    make_collection: MakeCollection, word_encoder: Any, read_only: Callable[[Path], Path]
+) -> None:
+    made = make(make_collection, word_encoder, {"a": "guitar", "b": "drums"})
+    made.store.close()
+    folder = read_only(made.folder)
+    with Searcher.open(folder) as searcher:
+        assert [hit.id for hit in searcher.search("guitar", LEXICAL).hits] == ["a"]
+    with DocumentStore.open(folder, read_only=True) as store:
+        assert store.verify() == []
+
+
+def test_the_write_path_stores_no_text_twice(tmp_path: Path) -> None:
+    sizes = []
+    for name in ("with", "without"):
+        folder = tmp_path / name
+        folder.mkdir()
+        DocumentStore.create(folder, dimension=D).close()
+        if name == "without":
+            as_format_1(folder)
+        with DocumentStore.open(folder) as store:
+            put(store, {f"d{n}": f"{n} " + "the very same words again " * 80 for n in range(500)})
+        with closing(sqlite3.connect(folder / STORE_FILE)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        sizes.append((folder / STORE_FILE).stat().st_size)
+    text_bytes = 500 * 80 * 26
+    assert sizes[1] > text_bytes
+    assert sizes[0] - sizes[1] < text_bytes / 2
