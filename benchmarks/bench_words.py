@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from corpora import QUORA, SHARED_DATA, quora_corpus
+from corpora import QUORA, SHARED_DATA, Corpus, quora_corpus
 from harness import LAMINA, RESULTS, parser, rounded, run_measured, write_result
 from numpy.typing import NDArray
 
@@ -138,10 +138,11 @@ def quora_task(split: str) -> Task:
 
 def qnli_task(file: str) -> Task:
     """The distinct questions of a file that have a sentence which answers them."""
+    ids = qnli_ids()
     relevant: dict[str, set[str]] = {}
     for row in read_rows(QNLI / f"{file}.tsv"):
         if row["label"] == "entailment":
-            relevant.setdefault(row["question"], set()).add(qnli_ids()[row["sentence"]])
+            relevant.setdefault(row["question"], set()).add(ids[row["sentence"]])
     return Task(file, {text: text for text in relevant}, relevant)
 
 
@@ -156,9 +157,13 @@ def qnli_collection(work: Path) -> Path:
     """Index the sentences."""
     source, collection = work / "qnli.tsv", work / "words-qnli"
     work.mkdir(parents=True, exist_ok=True)
-    lines = [f"{name}\t{sentence}\n" for sentence, name in qnli_ids().items()]
+    ids = qnli_ids()
+    lines = [f"{name}\t{sentence}\n" for sentence, name in ids.items()]
     source.write_text("".join(["qid\ttext\n", *lines]), "utf-8")
-    build(source, collection)
+    corpus = Corpus("QNLI sentences", source, len(ids), ())
+    if not corpus.is_indexed(collection):
+        build(source, collection)
+        corpus.set_indexed(collection)
     return collection
 
 
