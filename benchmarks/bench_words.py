@@ -21,7 +21,6 @@ What is in the result:
 from __future__ import annotations
 
 import csv
-import random
 import shutil
 import sqlite3
 import statistics
@@ -34,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from corpora import QUORA, SHARED_DATA, Corpus, quora_corpus
+from corpora import QUORA, SHARED_DATA, Corpus, even_sample, quora_corpus
 from harness import LAMINA, RESULTS, parser, rounded, run_measured, write_result
 from numpy.typing import NDArray
 
@@ -73,6 +72,11 @@ class Task:
         parts = (texts[start : start + 256] for start in range(0, len(texts), 256))
         return [query for part in parts for query in encode_queries(encoder, part)]
 
+    def sample(self, size: int) -> Task:
+        """Take so many of the queries, or all if there are fewer."""
+        names = even_sample(sorted(self.queries), size)
+        return Task(self.name, {name: self.queries[name] for name in names}, self.relevant)
+
     def judge(self, rankings: Sequence[Sequence[str]]) -> Values:
         """Reciprocal rank of each query's ranking, in order."""
         pairs = zip(self.queries, rankings, strict=True)
@@ -80,7 +84,9 @@ class Task:
 
 
 def main() -> None:
-    arguments = parser(__doc__).parse_args()
+    options = parser(__doc__)
+    options.add_argument("--queries", type=int, help="at most so many of each split, drawn evenly")
+    arguments = options.parse_args()
     if arguments.small:
         raise SystemExit("judged queries need the whole corpus; there is no --small here")
     work: Path = arguments.work
@@ -101,11 +107,15 @@ def main() -> None:
             results["modes"][name] = {"documents": searcher.count}
             for split, task in splits.items():
                 print(f"{name} {split}", file=sys.stderr, flush=True)
+                if arguments.queries:
+                    task = task.sample(arguments.queries)
                 queries = task.encoded(encoder)
                 results["modes"][name][split] = compare_modes(searcher, task, queries)
                 if split == "dev":
                     results["fusions"][name] = compare_fusions(searcher, task, queries)
-    results["budgets"] = compare_budgets(quora, tasks["quora"][1]["dev"])
+    print("budgets and stores", file=sys.stderr, flush=True)
+    budget_queries = min(arguments.queries or BUDGET_QUERIES, BUDGET_QUERIES)
+    results["budgets"] = compare_budgets(quora, tasks["quora"][1]["dev"].sample(budget_queries))
     results["store"] = write_stores(quora, work / "words-stores")
     settings = {
         "leg_depth": LEG_DEPTH,
@@ -114,7 +124,7 @@ def main() -> None:
         "budget_share": words.BUDGET_SHARE,
         "fusion": SearchOptions().fusion,
         "lexical_weight": SearchOptions().lexical_weight,
-        "budget_queries": BUDGET_QUERIES,
+        "budget_queries": budget_queries,
     }
     write_result(arguments.output or RESULTS / "words.json", settings, results)
 
@@ -231,8 +241,6 @@ def number(explanation: Mapping[Any, Any] | None, leg: str, part: str) -> float:
 
 def compare_budgets(collection: Path, task: Task) -> list[dict[str, Any]]:
     """Quality and cost of word search against the rows that its leading words may match."""
-    chosen = random.Random(1).sample(sorted(task.queries), BUDGET_QUERIES)
-    sample = Task("sample", {name: task.queries[name] for name in chosen}, task.relevant)
     lines = []
     served = words.BUDGET_ROWS
     try:
@@ -240,7 +248,7 @@ def compare_budgets(collection: Path, task: Task) -> list[dict[str, Any]]:
             words.BUDGET_ROWS = (budget, budget)
             with Searcher.open(collection) as searcher:
                 rankings, milliseconds = [], []
-                for text in sample.queries.values():
+                for text in task.queries.values():
                     started = time.thread_time()
                     hits = searcher.search(text, SearchOptions(mode="lexical")).hits
                     milliseconds.append((time.thread_time() - started) * 1000)
@@ -248,7 +256,7 @@ def compare_budgets(collection: Path, task: Task) -> list[dict[str, Any]]:
             lines.append(
                 {
                     "rows": None if budget == sys.maxsize else budget,
-                    "mrr@10": rounded_mean(sample.judge(rankings)),
+                    "mrr@10": rounded_mean(task.judge(rankings)),
                     "cpu_ms_median": rounded(statistics.median(milliseconds)),
                     "cpu_ms_p95": rounded(float(np.quantile(milliseconds, 0.95))),
                 }
