@@ -17,6 +17,7 @@ SCRIPTS = (
     ("bench_service.py",),
     ("bench_search.py",),
     ("bench_filters.py",),
+    ("bench_words.py",),
     ("bench_quality.py",),
     ("bench_distractors.py",),
     ("int8_study.py",),

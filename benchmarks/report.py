@@ -27,6 +27,7 @@ ENCODINGS = {
     "lamina": "**Lamina**, int8",
     "sentence-transformers": "sentence-transformers fp32 + FAISS",
 }
+TASKS = {"quora": "Quora duplicates", "qnli": "QNLI"}
 
 PACKAGES = ("onnxruntime", "onnxruntime-gpu", "faiss-cpu", "sentence-transformers", "torch")
 
@@ -252,6 +253,63 @@ def search(results: Results) -> str:
     return table_of(["what", "median"], rows) + source(record)
 
 
+def words(results: Results) -> str:
+    """MRR@10 of each mode on both tasks."""
+    record = results["words"]
+    rows = [
+        [
+            f"{TASKS[task]}, {split}",
+            f"{found['documents']:,}",
+            f"{found[split]['queries']:,}",
+            *(f"{found[split][mode]:.4f}" for mode in ("dense", "lexical", "hybrid")),
+            interval(found[split]["hybrid_minus_dense"]),
+        ]
+        for task, found in record["results"]["modes"].items()
+        for split in ("dev", "test")
+    ]
+    head = ["MRR@10", "texts", "queries", "by meaning", "by words", "both", "both to meaning"]
+    written = record["results"]["store"]
+    more = written["with_words"]["bytes"] - written["without_words"]["bytes"]
+    seconds = [written[name]["cpu_seconds"] for name in ("without_words", "with_words")]
+    note = (
+        f"\nThe word index makes a store of {written['documents']:,} questions {more / 1e6:.1f} MB "
+        f"larger ({more / written['without_words']['bytes']:.1%}); writing texts and vectors takes "
+        f"{seconds[1]:.1f} CPU seconds instead of {seconds[0]:.1f}.\n"
+    )
+    return table_of(head, rows) + note + source(record)
+
+
+def fusions(results: Results) -> str:
+    """What words add on dev, by fusion and weight."""
+    record = results["words"]
+    found = record["results"]["fusions"]
+    rows = [
+        [how, *(interval(found[task][how]["minus_dense"]) for task in TASKS)]
+        for how in found["quora"]
+    ]
+    return table_of(["joined by, weight of words", *TASKS.values()], rows) + source(record)
+
+
+def budgets(results: Results) -> str:
+    """Quality and cost of word search by the rows that may be read."""
+    record = results["words"]
+    rows = [
+        [
+            "all" if row["rows"] is None else f"{row['rows']:,}",
+            f"{row['mrr@10']:.4f}",
+            number(row["cpu_ms_median"]),
+            number(row["cpu_ms_p95"]),
+        ]
+        for row in record["results"]["budgets"]
+    ]
+    return table_of(["rows", "MRR@10", "CPU ms, median", "p95"], rows) + source(record)
+
+
+def interval(difference: dict[str, float]) -> str:
+    """Format a difference with its interval."""
+    return "{mean:+.4f} ({low:+.4f} to {high:+.4f})".format(**difference)
+
+
 def int8(results: Results) -> str:
     """Every way of making int8 that was tried, on a sample."""
     record = results["int8_study"]
@@ -369,6 +427,9 @@ TABLES: dict[str, tuple[set[str], Callable[[Results], str]]] = {
     "started": ({"service"}, started),
     "quality": ({"quality"}, quality),
     "search": ({"search"}, search),
+    "words": ({"words"}, words),
+    "fusions": ({"words"}, fusions),
+    "budgets": ({"words"}, budgets),
     "int8": ({"int8_study"}, int8),
     "int8-corpus": ({"int8_study"}, int8_corpus),
     "gpu": ({"gpu"}, gpu),

@@ -81,6 +81,10 @@ class DamagedError(LaminaError):
     """A file is missing, cut or altered; the message names it and the remedy."""
 
 
+class NoWordIndexError(LaminaError):
+    """The collection was made by a version without a word index; `lamina index upgrade` adds it."""
+
+
 class IndexFactoryError(LaminaError):
     """A FAISS factory string names no index that can be built, or searched with deletions, here."""
 

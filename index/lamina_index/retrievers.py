@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,7 +13,7 @@ from lamina_index.encoder import Encoder
 from lamina_index.errors import BlankTextError, EvaluationError
 from lamina_index.exact_corpus import corpus_fingerprint, document_digest, encoder_facts
 from lamina_index.runtime import available_threads
-from lamina_index.search_options import SearchOptions
+from lamina_index.search_options import DEFAULT_OPTIONS, SearchOptions
 from lamina_index.searcher import Searcher
 from lamina_index.service_client import MAX_TOP_K, ServiceClient, path_of
 from lamina_index.store import DocumentStore
@@ -23,8 +24,15 @@ _CONNECTIONS = 4
 class CollectionRetriever:
     """Ranks with the `Searcher` that also serves the collection; a `Retriever`."""
 
-    def __init__(self, folder: Path, encoder: Encoder) -> None:
+    def __init__(
+        self, folder: Path, encoder: Encoder, options: SearchOptions = DEFAULT_OPTIONS
+    ) -> None:
         """Open the collection.
+
+        Args:
+            folder: Where it lies.
+            encoder: The one that built it.
+            options: How to search; `top_k` and `offset` do not count.
 
         Raises:
             EncoderMismatchError: If another encoder built it.
@@ -32,6 +40,7 @@ class CollectionRetriever:
         """
         self._folder = folder
         self._encoder = encoder
+        self._options = options
         self._searcher = Searcher.open(folder, encoder)
         self._chunked = self._searcher.manifest.chunking is not None
 
@@ -55,7 +64,7 @@ class CollectionRetriever:
             digests = (document_digest(row.id, row.text) for row in store.documents())
             fingerprint = corpus_fingerprint(digests)
         return {
-            "kind": f"collection {self._folder}",
+            "kind": f"collection {self._folder}{_how(self._options)}",
             "corpus_fingerprint": fingerprint,
             **_collection_facts(self._searcher.info()),
             "encoder": encoder_facts(self._encoder),
@@ -63,7 +72,7 @@ class CollectionRetriever:
 
     def _rank(self, query: str, top_k: int) -> list[str]:
         try:
-            wanted = SearchOptions(top_k=_depth(top_k, self._chunked))
+            wanted = replace(self._options, top_k=_depth(top_k, self._chunked), offset=0)
             hits = self._searcher.search(query, wanted).hits
         except BlankTextError:
             return []
@@ -73,13 +82,21 @@ class CollectionRetriever:
 class ServiceRetriever:
     """Ranks by asking a running service, over a few connections at once; a `Retriever`."""
 
-    def __init__(self, client: ServiceClient, collection: str) -> None:
+    def __init__(
+        self, client: ServiceClient, collection: str, options: SearchOptions = DEFAULT_OPTIONS
+    ) -> None:
         """Ask what the service knows of the collection.
+
+        Args:
+            client: Of the service.
+            collection: Its name there.
+            options: How to search; `top_k` and `offset` do not count.
 
         Raises:
             EvaluationError: If the service does not answer or does not have the collection.
         """
         self._client = client
+        self._options = options
         self._path = path_of("v1", "collections", collection)
         self._info: dict[str, Any] = client.get(self._path).result()
         if problem := self._info.get("problem"):
@@ -105,7 +122,7 @@ class ServiceRetriever:
     def facts(self) -> dict[str, Any]:
         """Pass on what the service tells of the collection and its encoder."""
         return {
-            "kind": f"service {self._client.url}{self._path}",
+            "kind": f"service {self._client.url}{self._path}{_how(self._options)}",
             "corpus_fingerprint": None,
             **_collection_facts(self._info),
             "encoder": {**self._client.get("/info").result()["encoder"], "size_bytes": None},
@@ -116,6 +133,9 @@ class ServiceRetriever:
             "query": query,
             "top_k": _depth(top_k, self._chunked),
             "fields": ["parent"] if self._chunked else [],
+            "mode": self._options.mode,
+            "fusion": self._options.fusion,
+            "lexical_weight": self._options.lexical_weight,
         }
         reply = self._client.post(f"{self._path}/search", body)
         if reply.problem == "blank-text":
@@ -136,6 +156,12 @@ def _documents(hits: Iterable[tuple[str, Mapping[str, Any]]], chunked: bool) -> 
     if not chunked:
         return [document_id for document_id, _ in hits]
     return list(dict.fromkeys(metadata["parent"] for _, metadata in hits))
+
+
+def _how(options: SearchOptions) -> str:
+    if options.mode == "hybrid":
+        return f", hybrid by {options.fusion}, lexical weight {options.lexical_weight}"
+    return "" if options.mode == "dense" else f", {options.mode}"
 
 
 def _depth(top_k: int, chunked: bool) -> int:

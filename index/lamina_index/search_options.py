@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
-from lamina_index.filters import Filter
+if TYPE_CHECKING:
+    from lamina_index.filters import Filter
+
+Fusion = Literal["ranks", "scores"]
+Mode = Literal["dense", "lexical", "hybrid"]
+
+DEFAULT_FUSION: Fusion = "scores"
+DEFAULT_LEXICAL_WEIGHT = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,12 +22,17 @@ class SearchOptions:
     Attributes:
         top_k: Hits wanted, at least 1; fewer come back only where fewer match.
         offset: Hits to skip first.
-        min_score: Leave out hits with a lower score.
+        min_score: Leave out hits with a lower score; for dense search only.
+        mode: By meaning (`dense`), by words (`lexical`) or by both (`hybrid`).
+        fusion: How a hybrid search joins the two: by their `ranks` or by their `scores`.
+        lexical_weight: The share that words have in it, from 0 to less than 1.
+        explain: Whether each hit tells its score and rank in each leg.
+        highlight: Whether each hit tells where words of the query stand in its text.
         filter: Search only among the documents that pass; see `parse_filter`.
         facets: Fields whose values are counted over all documents that pass the filter.
 
     Raises:
-        ValueError: If a number is out of range.
+        ValueError: If a number is out of range, or `min_score` is given for another mode.
     """
 
     top_k: int = 10
@@ -27,6 +40,11 @@ class SearchOptions:
     min_score: float | None = None
     filter: Filter | None = None
     facets: tuple[str, ...] = ()
+    mode: Mode = "dense"
+    fusion: Fusion = DEFAULT_FUSION
+    lexical_weight: float = DEFAULT_LEXICAL_WEIGHT
+    explain: bool = False
+    highlight: bool = False
 
     def __post_init__(self) -> None:
         if self.top_k < 1 or self.offset < 0:
@@ -34,6 +52,10 @@ class SearchOptions:
                 f"top_k is {self.top_k} and offset {self.offset}; "
                 "expected at least 1 and at least 0"
             )
+        if self.min_score is not None and self.mode != "dense":
+            raise ValueError(f"min_score is a cosine and goes with dense search, not {self.mode}")
+        if not 0 <= self.lexical_weight < 1:
+            raise ValueError(f"lexical_weight is {self.lexical_weight}, expected 0 to less than 1")
 
 
 DEFAULT_OPTIONS = SearchOptions()

@@ -22,37 +22,22 @@ from lamina_index.errors import (
     EncoderMismatchError,
     EncoderOutputError,
 )
-from lamina_index.manifest import CollectionManifest, FieldType, Metadata
+from lamina_index.hits import Hit, Ranking, fetch_hits
+from lamina_index.manifest import CollectionManifest, FieldType
 from lamina_index.matching import Facet, Matching
+from lamina_index.ranking import hybrid_ranking, lexical_ranking
 from lamina_index.runtime import available_threads
-from lamina_index.scoring import best_first, unit_rows
+from lamina_index.scoring import unit_rows
 from lamina_index.search_options import DEFAULT_OPTIONS, SearchOptions
 from lamina_index.snapshot_files import Snapshot, check_all, snapshot_numbers
 from lamina_index.store import DocumentStore, StoredDocument
 from lamina_index.store_reading import StoreReading
+from lamina_index.text import normalize_text
 from lamina_index.view import View, older_store
+from lamina_index.words import WordSearch
 
 if TYPE_CHECKING:
     from lamina_index.encoder import Encoder
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """One document found.
-
-    Attributes:
-        id: The document's id.
-        score: Cosine of query and document, in [-1, 1], from the stored vector.
-        rank: Place in the whole listing, from 1; the first hit of a page with offset 10 has 11.
-        text: The document's text as stored.
-        metadata: Its metadata.
-    """
-
-    id: str
-    score: float
-    rank: int
-    text: str
-    metadata: Metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +71,7 @@ class EncodedQuery:
         truncated: Whether the query was cut at the encoder's limit.
         blank: Whether no token is left of it after normalisation.
         seconds: What encoding took, its batch mates included.
+        text: The query itself.
     """
 
     embedding: NDArray[np.float32]
@@ -93,6 +79,7 @@ class EncodedQuery:
     truncated: bool
     blank: bool
     seconds: float
+    text: str
 
 
 def encode_queries(encoder: Encoder, queries: Sequence[str]) -> list[EncodedQuery]:
@@ -109,12 +96,13 @@ def encode_queries(encoder: Encoder, queries: Sequence[str]) -> list[EncodedQuer
         raise EncoderOutputError("the encoder gave a vector that is not finite", items)
     seconds = time.perf_counter() - started
     return [
-        EncodedQuery(embedding, int(tokens), bool(truncated), bool(blank), seconds)
-        for embedding, tokens, truncated, blank in zip(
+        EncodedQuery(embedding, int(tokens), bool(truncated), bool(blank), seconds, text)
+        for embedding, tokens, truncated, blank, text in zip(
             encoded.embeddings,
             encoded.token_counts,
             encoded.truncated,
             encoded.blank,
+            queries,
             strict=True,
         )
     ]
@@ -142,6 +130,7 @@ class Searcher:
         self._refreshing = threading.Lock()
         self._verified: int | None = None
         self._view: View | None = None
+        self._words = WordSearch()
         with self._viewing():
             pass  # open the snapshot now rather than at the first search
 
@@ -185,7 +174,7 @@ class Searcher:
         self.close()
 
     def search(self, query: str, options: SearchOptions = DEFAULT_OPTIONS) -> SearchResult:
-        """Find the documents nearest in meaning to a text.
+        """Find the documents nearest in meaning to a text, or with its words, or both.
 
         Args:
             query: Any text that is not blank.
@@ -195,8 +184,11 @@ class Searcher:
             BlankTextError: If the query has no token left after normalisation.
             EncoderOutputError: If the encoder gave no finite vector.
             FilterError: If a field that the filter names has changed its type.
-            ValueError: If there is no encoder.
+            NoWordIndexError: If words are to be searched and the collection has no word index.
+            ValueError: If there is no encoder; a lexical search needs none.
         """
+        if options.mode == "lexical":
+            return self._search_words(query, options)
         return self.search_encoded(self._encode([query])[0], options)
 
     def search_many(
@@ -212,6 +204,8 @@ class Searcher:
             return self.search_encoded(query, options)
 
         with ThreadPoolExecutor(available_threads(), "lamina-search") as pool:
+            if options.mode == "lexical":
+                return list(pool.map(lambda query: self._search_words(query, options), queries))
             return list(pool.map(search, self._encode(queries)))
 
     def search_encoded(
@@ -220,11 +214,13 @@ class Searcher:
         """Search with a query that this collection's encoder has encoded.
 
         Raises:
-            BlankTextError, FilterError: As `search`.
+            BlankTextError, FilterError, NoWordIndexError: As `search`.
         """
+        if options.mode == "lexical":
+            return self._search_words(query.text, options)
         if query.blank:
             raise BlankTextError("the query is blank: no token is left of it after normalisation")
-        found = self._search(query.embedding, options)
+        found = self._search(options, query.text, query.embedding)
         return replace(
             found,
             took={"encode": query.seconds, **found.took},
@@ -242,8 +238,11 @@ class Searcher:
             options: As for `search`.
 
         Raises:
-            ValueError: If the vector is of another dimension, zero or not finite.
+            ValueError: If the vector is of another dimension, zero or not finite, or something is
+                asked for that needs the words of a query.
         """
+        if options.mode != "dense" or options.highlight:
+            raise ValueError("a vector has no words; search and highlight them by a text")
         vector = np.asarray(embedding, dtype=np.float64)
         if vector.ndim != 1:
             raise ValueError(f"the vector has shape {vector.shape}, expected one dimension")
@@ -251,7 +250,7 @@ class Searcher:
         if not 0 < length < np.inf:
             raise ValueError("the vector is zero or not finite, so it has no direction")
         unit = unit_rows(vector[np.newaxis] / length, dimension=self.manifest.dimension)
-        return self._search(unit[0], options)
+        return self._search(options, "", unit[0])
 
     @property
     def dimension(self) -> int:
@@ -299,8 +298,9 @@ class Searcher:
 
     def info(self) -> dict[str, Any]:
         """Describe the collection and the index in use, as JSON values."""
-        with self._viewing() as (_, view):
+        with self._viewing() as (reading, view):
             snapshot = view.snapshot
+            has_words = reading.has_words
         return {
             "count": view.count,
             "dimension": self.manifest.dimension,
@@ -312,6 +312,7 @@ class Searcher:
             "generation": view.generation,
             "delta_count": len(view.delta_keys),
             "deleted_count": len(view.dead),
+            "word_index": has_words,
             "store_bytes": self._store.path.stat().st_size,
             "verified": self.verified,
             "damage": [str(error) for error in view.damage],
@@ -323,8 +324,16 @@ class Searcher:
             raise ValueError(f"{self.folder} was opened without an encoder; search by vector")
         return encode_queries(self.encoder, queries)
 
-    def _search(self, query: NDArray[np.float32], options: SearchOptions) -> SearchResult:
-        """Search with a unit vector inside one read transaction."""
+    def _search_words(self, text: str, options: SearchOptions) -> SearchResult:
+        """Search by words alone, without the encoder."""
+        if not normalize_text(text):
+            raise BlankTextError("the query is blank: no character is left of it but white space")
+        return self._search(options, text)
+
+    def _search(
+        self, options: SearchOptions, text: str, embedding: NDArray[np.float32] | None = None
+    ) -> SearchResult:
+        """Search inside one read transaction; the unit vector may lack for a lexical search."""
         started = time.perf_counter()
         with self._viewing() as (reading, view):
             matching = None
@@ -335,14 +344,18 @@ class Searcher:
                 facets = {
                     name: matching.facet(name, columns, view.delta_keys) for name in options.facets
                 }
-            scores, keys = view.nearest(
-                reading,
-                query,
-                options.offset + options.top_k,
-                matching if options.filter is not None else None,
-            )
+            among = matching if options.filter is not None else None
+            if embedding is None:
+                ranking = lexical_ranking(reading, view, self._words, text, options, among)
+            elif options.mode == "hybrid":
+                ranking = hybrid_ranking(
+                    reading, view, self._words, text, embedding, options, among
+                )
+            else:
+                wanted = options.offset + options.top_k
+                ranking = Ranking(*view.nearest(reading, embedding, wanted, among))
             searched = time.perf_counter()
-            hits = _fetch(reading, scores, keys, options)
+            hits = fetch_hits(reading, ranking, text, options)
         return SearchResult(
             hits,
             {"search": searched - started, "fetch": time.perf_counter() - searched},
@@ -409,40 +422,3 @@ def check_encoder(folder: Path, manifest: CollectionManifest, encoder: Encoder) 
             f"({made_by.fingerprint[:12]}), loaded {encoder.name} {encoder.precision} "
             f"({encoder.fingerprint[:12]}); load that encoder or build the collection again"
         )
-
-
-def _fetch(
-    reading: StoreReading,
-    scores: NDArray[np.float32],
-    keys: NDArray[np.int64],
-    options: SearchOptions,
-) -> list[Hit]:
-    """Turn ranked keys into hits, reading only the page's documents.
-
-    Where rows tie with the page's ends, their ids tell which of them are on it.
-    """
-    values = scores.tolist()
-    offset = options.offset
-    if options.min_score is not None:
-        values = [value for value in values if value >= options.min_score]
-    if offset >= len(values):
-        return []
-    last = min(offset + options.top_k, len(values)) - 1
-    first = values.index(values[offset])
-    end = last + 1
-    while end < len(values) and values[end] == values[last]:
-        end += 1
-    score_of = dict(zip(keys[first:end].tolist(), values[first:end], strict=True))
-    if len(score_of) > last + 1 - offset:
-        id_of = reading.ids(list(score_of))
-        tied = list(id_of)
-        order = best_first([score_of[key] for key in tied], [id_of[key] for key in tied])
-        page = order[offset - first : last + 1 - first]
-        score_of = {tied[i]: score_of[tied[i]] for i in page}
-    documents = reading.documents(list(score_of))
-    scores_found = [score_of[document.key] for document in documents]
-    order = best_first(scores_found, [document.id for document in documents])
-    return [
-        Hit(documents[i].id, scores_found[i], rank, documents[i].text, documents[i].metadata)
-        for rank, i in enumerate(order, start=offset + 1)
-    ]

@@ -35,6 +35,7 @@ from lamina_index.manifest import MAX_ID_BYTES
 from lamina_index.scoring import unit_rows
 from lamina_index.store_file import (
     STORE_FILE,
+    STORE_FORMAT,
     cannot_make_log,
     check_format,
     check_size,
@@ -45,6 +46,7 @@ from lamina_index.store_file import (
     put,
 )
 from lamina_index.store_reading import StoredDocument, StoreReading, row_crc
+from lamina_index.store_words import add_words, drop_words
 
 if TYPE_CHECKING:
     from lamina_index.corpus import Document
@@ -319,6 +321,25 @@ class DocumentStore:
             if progress is not None:
                 put(connection, "progress", progress)
         return Upserted(inserted=len(kept) - replaced, replaced=replaced)
+
+    def upgrade(self) -> str | None:
+        """Give the store the newest format, and a word index that is right, in one transaction.
+
+        A kill leaves what there was. Who searches meanwhile goes on; writers wait.
+
+        Returns:
+            What was done, None if there was nothing to do.
+        """
+        with self.reading() as reading:
+            has_words = reading.has_words
+            if has_words and not reading.words().damage():
+                return None
+        with self._writing() as connection:
+            if has_words:
+                drop_words(connection)
+            add_words(connection)
+            connection.execute(f"PRAGMA user_version = {STORE_FORMAT}")
+        return "made the word index again" if has_words else "added the word index"
 
     def delete(self, ids: Sequence[str]) -> int:
         """Delete documents by id in one durable transaction; give how many there were."""

@@ -18,11 +18,15 @@ from lamina_index.errors import (
     LaminaError,
     StorageFullError,
 )
+from lamina_index.store_words import WORDS_STATEMENTS
 
 STORE_FILE = "documents.sqlite"
 
 _APPLICATION_ID = 0x4C4D4E41  # "LMNA"
-_STORE_FORMAT = 1
+STORE_FORMAT = 2
+"""What is written. Format 1 lacks the word index and is still read and written."""
+
+_FORMATS = (1, STORE_FORMAT)
 _BUSY_TIMEOUT_SECONDS = 5.0
 _CACHE_KIB = 4096
 
@@ -50,6 +54,7 @@ CREATE TABLE tombstones (
 );
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 INSERT INTO meta VALUES ('generation', '0');
+{words}
 COMMIT;
 """
 
@@ -59,9 +64,9 @@ def create_file(path: Path, dimension: int) -> None:
     try:
         connection = sqlite3.connect(path, isolation_level=None)
         try:
-            connection.executescript(_SCHEMA)
+            connection.executescript(_SCHEMA.format(words=";\n".join(WORDS_STATEMENTS) + ";"))
             connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {_STORE_FORMAT}")
+            connection.execute(f"PRAGMA user_version = {STORE_FORMAT}")
             put(connection, "dimension", dimension)
             put(connection, "identity", secrets.token_hex(16))
         finally:
@@ -111,9 +116,9 @@ def check_format(path: Path, application_id: int, version: int) -> None:
     """Refuse a database of something else, or of another format version."""
     if application_id != _APPLICATION_ID:
         raise FormatError(f"{path} is a database, but not one of Lamina's document stores")
-    if version != _STORE_FORMAT:
+    if version not in _FORMATS:
         raise FormatError(
-            f"{path}: store format {version}, expected {_STORE_FORMAT}; "
+            f"{path}: store format {version}, expected {STORE_FORMAT}; "
             "use the Lamina that wrote it, or build the collection again"
         )
 

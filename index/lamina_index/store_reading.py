@@ -13,10 +13,11 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from lamina_index.errors import DamagedError
+from lamina_index.errors import DamagedError, NoWordIndexError
 from lamina_index.manifest import Metadata
 from lamina_index.scoring import are_unit
 from lamina_index.store_file import damaged
+from lamina_index.store_words import WordReading
 
 _KEYS_PER_STATEMENT = 1000
 _MISSING = object()
@@ -63,6 +64,25 @@ class StoreReading:
         """The file's application id and format version."""
         application_id = self._connection.execute("PRAGMA application_id").fetchall()[0][0]
         return application_id, self._connection.execute("PRAGMA user_version").fetchall()[0][0]
+
+    @property
+    def has_words(self) -> bool:
+        """Whether there is a word index."""
+        return self.format()[1] > 1
+
+    def words(self) -> WordReading:
+        """What can be asked of the word index.
+
+        Raises:
+            NoWordIndexError: If the store is of the format that had none.
+        """
+        if not self.has_words:
+            folder = self._path.parent
+            raise NoWordIndexError(
+                f"{folder}: made by a version that had no word index; "
+                f"`lamina index upgrade {folder}` adds it, and vectors can be searched meanwhile"
+            )
+        return WordReading(self._connection, self._path)
 
     def get_meta(self, name: str, default: Any = _MISSING) -> Any:
         """Read a small named JSON value.
@@ -224,6 +244,8 @@ class StoreReading:
                 found.append(f"{self._path}: the vector of key {key} is not as it was written")
             elif not are_unit(np.frombuffer(blob, "<f4")[np.newaxis])[0]:
                 found.append(f"{self._path}: the vector of key {key} is not of length 1")
+        if self.has_words:
+            found += self.words().damage()
         return found
 
     def _rows(self, statement: str) -> Iterator[tuple[Any, ...]]:

@@ -151,6 +151,11 @@ class View:
         held = self.snapshot.index.count if self.snapshot else 0
         return held - len(self.dead) + len(self.delta_keys)
 
+    def keys_of(self, matching: Matching) -> NDArray[np.int64]:
+        """Keys (n,) of the rows that pass a filter."""
+        held = self.snapshot.keys[matching.held] if self.snapshot else np.empty(0, np.int64)
+        return np.concatenate([held, self.delta_keys[matching.delta]])
+
     def nearest(
         self,
         reading: StoreReading,

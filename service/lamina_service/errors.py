@@ -90,6 +90,7 @@ REQUEST_PROBLEMS: dict[type[LaminaError], Problem] = {
     index.CollectionBusyError: Problem(409, "collection-busy", "Collection is being written"),
     index.DamagedError: Problem(503, "collection-damaged", "Damaged collection"),
     index.FilterError: Problem(422, "invalid-filter", "Filter does not fit"),
+    index.NoWordIndexError: Problem(409, "no-word-index", "Words cannot be searched yet"),
     index.DocumentNotFoundError: Problem(404, "document-not-found", "No such document"),
     index.StorageFullError: Problem(507, "storage-full", "No space left"),
     InvalidRequestError: Problem(422, "invalid-request", "Invalid request"),

@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from lamina_index.encoder import Role
 from lamina_index.manifest import Chunking, FieldType, Metadata, Precision
+from lamina_index.search_options import DEFAULT_FUSION, DEFAULT_LEXICAL_WEIGHT, Fusion, Mode
 from lamina_index.service_client import MAX_TOP_K
 
 MAX_WINDOW = 10_000
@@ -67,14 +68,20 @@ Offset = Annotated[
 ]
 Vector = Annotated[list[FiniteFloat], Field(min_length=1, max_length=MAX_DIMENSION)]
 MinScore = Annotated[FiniteFloat, Field(ge=-1, le=1)]
+LexicalWeight = Annotated[FiniteFloat, Field(ge=0, lt=1)]
 FieldNames = Annotated[list[str], Field(max_length=MAX_FIELDS)]
 FacetNames = Annotated[list[str], Field(max_length=MAX_FACETS)]
 
 _WINDOW = "how many hits to pass over; offset + top_k may not exceed 10000"
 _FIELDS = "metadata fields to return; by default all"
-_MIN_SCORE = "leave out hits of a lower cosine"
+_MIN_SCORE = "leave out hits of a lower cosine; for mode `dense` only"
 _FILTER = "search only among the documents that pass; docs/api.md has the operators"
 _FACETS = "metadata fields whose values are counted over all documents that pass the filter"
+_MODE = "by meaning (`dense`), by words (`lexical`) or by both (`hybrid`)"
+_FUSION = "how a hybrid search joins the two: by their `ranks` or by their `scores`"
+_LEXICAL_WEIGHT = "share that words have in a hybrid search; meaning has the rest"
+_EXPLAIN = "tell each hit's score and rank in each leg of the search"
+_HIGHLIGHT = "tell where words of the query stand in each hit's text"
 
 
 class _Request(BaseModel):
@@ -109,6 +116,11 @@ class SearchRequest(_Request):
         None, description=_FILTER, examples=[{"kind": "class", "year": {"$gte": 2000}}]
     )
     facets: FacetNames | None = Field(None, description=_FACETS)
+    mode: Mode = Field("dense", description=_MODE)
+    fusion: Fusion = Field(DEFAULT_FUSION, description=_FUSION)
+    lexical_weight: LexicalWeight = Field(DEFAULT_LEXICAL_WEIGHT, description=_LEXICAL_WEIGHT)
+    explain: bool = Field(False, description=_EXPLAIN)
+    highlight: bool = Field(False, description=_HIGHLIGHT)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -116,6 +128,10 @@ class SearchRequest(_Request):
             raise PydanticCustomError("one_of", "expected either a query or a vector")
         if (last := self.offset + self.top_k) > MAX_WINDOW:
             raise PydanticCustomError("window", f"offset + top_k is {last}, expected at most 10000")
+        if self.vector is not None and (self.mode != "dense" or self.highlight):
+            raise PydanticCustomError("no_words", "a vector has no words; send a query")
+        if self.min_score is not None and self.mode != "dense":
+            raise PydanticCustomError("min_score", "min_score goes with mode dense only")
         return self
 
     @property
@@ -139,6 +155,11 @@ class SearchParameters(BaseModel):
     facets: Annotated[FacetNames, BeforeValidator(_as_list)] | None = Field(
         None, description=_FACETS
     )
+    mode: Mode = Field("dense", description=_MODE)
+    fusion: Fusion = Field(DEFAULT_FUSION, description=_FUSION)
+    lexical_weight: LexicalWeight = Field(DEFAULT_LEXICAL_WEIGHT, description=_LEXICAL_WEIGHT)
+    explain: bool = Field(False, description=_EXPLAIN)
+    highlight: bool = Field(False, description=_HIGHLIGHT)
 
     def as_request(self) -> SearchRequest:
         """Give the body that asks the same."""
@@ -182,20 +203,47 @@ class EmbeddingsRequest(_Request):
 
 
 class Scores(_Reply):
-    """The score of each leg of a search."""
+    """The score of each leg of the search that was made."""
 
-    dense: float = Field(description="cosine")
+    dense: float | None = Field(None, description="cosine")
+    lexical: float | None = Field(
+        None, description="BM25; null in a hybrid search where no word of the query was found"
+    )
+
+
+class LegScore(_Reply):
+    """What one leg of a search says of a hit."""
+
+    score: float | None
+    rank: int | None = Field(
+        description="from 1, equal scores sharing one; null where the hit is not among its best"
+    )
+
+
+class Explanation(_Reply):
+    """What each leg of the search that was made says of a hit."""
+
+    dense: LegScore | None = None
+    lexical: LegScore | None = None
 
 
 class Hit(_Reply):
     """One result."""
 
     id: str
-    score: float = Field(description="orders the hits, higher is better; here the cosine")
+    score: float = Field(
+        description="orders the hits, higher is better: cosine, BM25 or both, fused"
+    )
     scores: Scores
     rank: int = Field(description="1 for the best of all, so counting from before `offset`")
     text: str
     metadata: Metadata
+    explanation: Explanation | None = Field(None, description="if asked for with `explain`")
+    highlights: list[tuple[int, int]] | None = Field(
+        None,
+        description="if asked for with `highlight`: first character of each word of the query, "
+        "and the one after its last, in code points of `text`",
+    )
 
 
 class Took(_Reply):
@@ -297,6 +345,9 @@ class CollectionReply(_Reply):
     generation: int | None = Field(None, description="number of the last committed write")
     delta_count: int | None = Field(None, description="rows newer than the index")
     deleted_count: int | None = Field(None, description="rows of the index that are gone")
+    word_index: bool | None = Field(
+        None, description="whether words can be searched; if not, `lamina index upgrade` helps"
+    )
     store_bytes: int | None = None
     verified: bool | None = Field(
         None, description="whether every byte of the index was compared with its digests"

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from lamina_index.errors import BlankTextError, EncoderOutputError
 from lamina_index.filters import parse_filter
+from lamina_index.hits import Hit
 from lamina_index.manifest import FieldType
 from lamina_index.matching import Facet
 from lamina_index.search_options import SearchOptions
-from lamina_index.searcher import EncodedQuery, Hit, Searcher, SearchResult, encode_queries
+from lamina_index.searcher import EncodedQuery, Searcher, SearchResult, encode_queries
 from lamina_service.errors import InvalidRequestError
 from lamina_service.schemas import SearchRequest
 from lamina_service.service import Service
@@ -82,7 +83,7 @@ class SearchJob:
         return cls(service, collection, request, vector, options, part, time.perf_counter())
 
     def answer(self, query: EncodedQuery | None) -> Answer:
-        """Search by the query, or by the vector where that is None, and write the reply."""
+        """Search by the query, or without one by the vector or by words, and write the reply."""
         began = time.perf_counter()
         encoding = query.seconds if query else 0.0
         try:
@@ -108,7 +109,8 @@ class SearchJob:
     def _search(self, query: EncodedQuery | None, searcher: Searcher) -> SearchResult:
         if query is not None:
             return searcher.search_encoded(query, self.options)
-        assert self.vector is not None  # the request has one or the other
+        if self.vector is None:  # by words alone, which need no encoder
+            return searcher.search(self.request.query or "", self.options)
         return searcher.search_embedding(self.vector, self.options)
 
 
@@ -122,9 +124,11 @@ def answer_together(jobs: Sequence[SearchJob]) -> Iterator[Answer | Exception]:
 
 
 def _encoded(jobs: Sequence[SearchJob]) -> list[EncodedQuery | Exception | None]:
-    """For each job its query, None where it has a vector, or why its query has no embedding."""
+    """For each job its query, None where it needs none, or why its query has no embedding."""
     found: list[EncodedQuery | Exception | None] = [None] * len(jobs)
-    waiting = [n for n, job in enumerate(jobs) if job.vector is None]
+    waiting = [
+        n for n, job in enumerate(jobs) if job.vector is None and job.options.mode != "lexical"
+    ]
     texts = [jobs[n].request.query or "" for n in waiting]
     try:
         queries = encode_queries(jobs[0].service.encoder, texts) if texts else []
@@ -148,6 +152,11 @@ def _options(request: SearchRequest, fields: Mapping[str, FieldType], part: str)
         min_score=request.min_score,
         filter=None if wanted is None else parse_filter(wanted, fields, path=f"{part}filter"),
         facets=tuple(request.facets or ()),
+        mode=request.mode,
+        fusion=request.fusion,
+        lexical_weight=request.lexical_weight,
+        explain=request.explain,
+        highlight=request.highlight,
     )
 
 
@@ -171,14 +180,19 @@ def _hit(hit: Hit, fields: list[str] | None) -> dict[str, Any]:
     metadata = hit.metadata
     if fields is not None:
         metadata = {name: metadata[name] for name in fields if name in metadata}
-    return {
+    written: dict[str, Any] = {
         "id": hit.id,
         "score": hit.score,
-        "scores": {"dense": hit.score},
+        "scores": hit.scores,
         "rank": hit.rank,
         "text": hit.text,
         "metadata": metadata,
     }
+    if hit.explanation is not None:
+        written["explanation"] = hit.explanation
+    if hit.highlights is not None:
+        written["highlights"] = hit.highlights
+    return written
 
 
 def _direction(field: str, values: list[float], dimension: int) -> NDArray[np.float64]:

@@ -69,3 +69,20 @@ def test_bad_requests_are_told_in_a_line(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert complaint in captured.err
+
+
+def test_a_search_by_words_needs_no_encoder_and_explains_itself(
+    collection: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lexical = ["search", str(collection), "CAT", "--mode", "lexical", "--encoder", "nowhere"]
+    assert main([*lexical, "--json"]) == 0
+    (hit,) = json.loads(capsys.readouterr().out)["hits"]
+    assert (hit["id"], hit["highlights"]) == ("c.txt:1", [[0, 4]])
+    assert hit["scores"] == {"lexical": hit["score"]}
+    hybrid = ["search", str(collection), "cats", "--mode", "hybrid", "--fusion", "ranks"]
+    assert main([*hybrid, "--explain", "--lexical-weight", "0.5"]) == 0
+    header, first, *rest = capsys.readouterr().out.splitlines()
+    assert header.split() == ["rank", "score", "dense", "(rank)", "lexical", "(rank)", "id", "text"]
+    assert first.split()[1] == "0.0164"  # 1 / 61
+    assert "(1)" in first
+    assert "- (-)" in rest[-1]

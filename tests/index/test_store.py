@@ -262,7 +262,7 @@ def test_another_database_or_a_newer_format_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / STORE_FILE) as other:
         other.execute("PRAGMA user_version = 99")
     other.close()
-    with pytest.raises(FormatError, match="store format 99, expected 1"):
+    with pytest.raises(FormatError, match="store format 99, expected 2"):
         DocumentStore.open(tmp_path)
 
 

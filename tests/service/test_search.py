@@ -84,6 +84,95 @@ def test_min_score_leaves_out_what_is_lower(service: Any) -> None:
     assert service.search("a star", min_score=1).json()["hits"] == []
 
 
+def test_words_meaning_and_both_tell_what_each_leg_says(service: Any) -> None:
+    lexical = service.search("balls", mode="lexical", explain=True).json()
+    (hit,) = lexical["hits"]
+    assert hit["id"] == "dogs"
+    assert hit["scores"] == {"lexical": hit["score"]}
+    assert hit["explanation"] == {"lexical": {"score": hit["score"], "rank": 1}}
+    assert (lexical["token_count"], lexical["took"]["encode"]) == (0, 0)
+    hybrid = service.search("a ball", mode="hybrid", explain=True, top_k=14).json()["hits"]
+    assert len(hybrid) == 14
+    assert hybrid[0]["id"] == "dogs"
+    for hit in hybrid:
+        legs = hit["explanation"]
+        assert hit["scores"] == {leg: legs[leg]["score"] for leg in ("dense", "lexical")}
+    assert hybrid[-1]["scores"]["lexical"] is None
+    assert "explanation" not in service.search("a ball", mode="hybrid").json()["hits"][0]
+
+
+def test_weight_and_fusion_change_the_score_of_a_hybrid_search(service: Any) -> None:
+    dense = service.search("dogs", top_k=14).json()["hits"]
+    alike = service.search("dogs", mode="hybrid", lexical_weight=0, top_k=14).json()["hits"]
+    assert [hit["id"] for hit in alike] == [hit["id"] for hit in dense]
+    by_ranks = service.search("dogs", mode="hybrid", fusion="ranks", top_k=1).json()["hits"][0]
+    assert by_ranks["score"] == pytest.approx(1 / 61)
+
+
+def test_words_of_the_query_are_marked_in_the_text(service: Any) -> None:
+    for mode in ("dense", "lexical", "hybrid"):
+        hit = service.search("running dog", mode=mode, highlight=True).json()["hits"][0]
+        assert [hit["text"][start:end] for start, end in hit["highlights"]] == ["Dogs", "run"]
+
+
+def test_modes_can_be_mixed_in_a_batch_and_asked_for_by_address(service: Any) -> None:
+    modes = ["lexical", "dense", "hybrid", "lexical"]
+    body = {"searches": [{"query": "dogs run", "mode": mode} for mode in modes]}
+    results = service.client.post(f"{SEARCH}/batch", json=body).json()["results"]
+    for mode, result in zip(modes, results, strict=True):
+        assert result["hits"] == service.search("dogs run", mode=mode).json()["hits"]
+        address = {"q": "dogs run", "mode": mode, "highlight": "true", "explain": "true"}
+        hit = service.client.get(SEARCH, params=address).json()["hits"][0]
+        assert (hit["id"], hit["highlights"]) == ("dogs", [[0, 4], [13, 16]])
+        assert hit["explanation"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        '"',
+        "don't",
+        "a AND",
+        "NEAR(",
+        "-a",
+        "text:what",
+        "the of and",
+        "🎸",
+        "中文字",
+        "*",
+        "(" * 500,
+    ],
+)
+def test_any_text_is_searched_by_words(service: Any, query: str) -> None:
+    for mode in ("lexical", "hybrid"):
+        assert service.search(query, mode=mode).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({"query": "a", "mode": "words"}, "mode"),
+        ({"query": "a", "mode": "lexical", "min_score": 0.1}, "min_score goes with mode dense"),
+        ({"query": "a", "mode": "hybrid", "min_score": 0.1}, "min_score goes with mode dense"),
+        ({"query": " ", "mode": "lexical"}, "blank"),
+        ({"query": "", "mode": "hybrid"}, "blank"),
+        ({"query": "a", "mode": "hybrid", "lexical_weight": 1}, "lexical_weight"),
+        ({"query": "a", "mode": "hybrid", "lexical_weight": -0.1}, "lexical_weight"),
+        ({"query": "a", "mode": "hybrid", "lexical_weight": "0.5"}, "lexical_weight"),
+        ({"query": "a", "explain": 1}, "explain"),
+        ({"query": "a", "fusion": "sum"}, "fusion"),
+        ({"vector": [0.1] * 384, "mode": "hybrid"}, "a vector has no words"),
+        ({"vector": [0.1] * 384, "highlight": True}, "a vector has no words"),
+    ],
+)
+def test_a_search_by_words_that_is_none_is_refused(
+    service: Any, body: dict[str, Any], told: str
+) -> None:
+    refused = service.client.post(SEARCH, json=body)
+    assert refused.status_code == 422
+    assert told in refused.json()["detail"]
+
+
 def test_only_the_fields_asked_for_are_returned(service: Any) -> None:
     (hit,) = service.search("birds fly", top_k=1, fields=["legs"]).json()["hits"]
     assert hit["metadata"] == {"legs": 2}

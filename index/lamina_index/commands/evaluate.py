@@ -7,9 +7,11 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
+
+from lamina_index.search_options import DEFAULT_FUSION, DEFAULT_LEXICAL_WEIGHT, SearchOptions
 
 if TYPE_CHECKING:
     from lamina_index.encoder import OnnxEncoder
@@ -60,6 +62,16 @@ def evaluate(
         str | None,
         typer.Option(help="Which of its graphs: fp32, fp16 or int8; the best by default."),
     ] = None,
+    mode: Annotated[
+        Literal["dense", "lexical", "hybrid"],
+        typer.Option(help="Search by meaning, by words, or by both."),
+    ] = "dense",
+    fusion: Annotated[
+        Literal["ranks", "scores"], typer.Option(help="How a hybrid search joins the two.")
+    ] = DEFAULT_FUSION,
+    lexical_weight: Annotated[
+        float, typer.Option(min=0, max=0.999, help="Share of words in a hybrid search.")
+    ] = DEFAULT_LEXICAL_WEIGHT,
     distractors: Annotated[
         list[Path] | None, typer.Option(help="More documents to search, relevant to nothing.")
     ] = None,
@@ -88,13 +100,14 @@ def evaluate(
     if output is not None:
         with _writing(output):  # now, not after minutes of work
             output.mkdir(parents=True, exist_ok=True)
+    options = SearchOptions(mode=mode, fusion=fusion, lexical_weight=lexical_weight)
     with ExitStack() as stack:
         inputs = _inputs(given, seed=seed, keep_self=keep_self)
         if url is not None:
-            retriever = _of_service(stack, url, name or "")
+            retriever = _of_service(stack, url, name or "", options)
         else:
             loaded = stack.enter_context(_loaded_encoder(encoder, precision))
-            retriever = _of_encoder(stack, loaded, inputs, collection)
+            retriever = _of_encoder(stack, loaded, inputs, collection, options)
         found = measure(inputs.judged, retriever, seed=seed, keep_self=keep_self)
     values = report_values(found, sources=inputs.sources, command=_command_line(given))
     for warning in warnings_of(values):
@@ -138,6 +151,11 @@ def _check_usage(given: Set[str]) -> None:
             "--corpus and --distractors do not go with --collection and --url: build them in",
         ),
         (
+            bool(given & {"mode", "fusion", "lexical_weight"})
+            and not given & {"collection", "url"},
+            "--mode, --fusion and --lexical-weight go with --collection and --url",
+        ),
+        (
             "queries" in given and not given & {"corpus", "collection", "url"},
             "say what to search: --corpus, --collection or --url",
         ),
@@ -179,12 +197,12 @@ def _quora_inputs(release: Path, output: Path | None, seed: int) -> EvaluationIn
     return inputs_from_quora(release, built)
 
 
-def _of_service(stack: ExitStack, url: str, name: str) -> Retriever:
+def _of_service(stack: ExitStack, url: str, name: str, options: SearchOptions) -> Retriever:
     from lamina_index.retrievers import ServiceRetriever
     from lamina_index.service_client import ServiceClient
 
     client = stack.enter_context(ServiceClient(url, key=os.environ.get(KEY_VARIABLE)))
-    return ServiceRetriever(client, name)
+    return ServiceRetriever(client, name, options)
 
 
 def _of_encoder(
@@ -192,11 +210,12 @@ def _of_encoder(
     encoder: OnnxEncoder,
     inputs: EvaluationInputs,
     collection: Path | None,
+    options: SearchOptions,
 ) -> Retriever:
     if collection is not None:
         from lamina_index.retrievers import CollectionRetriever
 
-        return stack.enter_context(CollectionRetriever(collection, encoder))
+        return stack.enter_context(CollectionRetriever(collection, encoder, options))
     from lamina_index.exact_corpus import ExactCorpus
 
     assert inputs.corpus is not None  # by _check_usage

@@ -189,6 +189,22 @@ def compact(collection: Collection, factory: Factory = "auto", json: Json = Fals
 
 
 @app.command()
+def upgrade(collection: Collection, json: Json = False) -> None:
+    """Give a collection of an older version the word index, or make a damaged one again."""
+    from lamina_index.collection import open_collection, writer_lock
+    from lamina_index.disk import disk_errors_told
+
+    _, store = open_collection(collection, read_only=False)
+    told = disk_errors_told(collection, when_full="it is as it was")
+    with told, store, writer_lock(collection):
+        done = store.upgrade()
+    if json:
+        _print_json({"done": done})
+    else:
+        typer.echo(f"{collection}: {done or 'nothing to do'}")
+
+
+@app.command()
 def export(
     collection: Collection,
     output: Annotated[

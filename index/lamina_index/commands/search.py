@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from lamina_index.search_options import DEFAULT_FUSION, DEFAULT_LEXICAL_WEIGHT, SearchOptions
+
 if TYPE_CHECKING:
     from lamina_index.filters import Filter
+    from lamina_index.hits import LegScore
     from lamina_index.manifest import FieldType
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -35,18 +39,39 @@ def search(
     precision: Annotated[
         Literal["int8", "fp32", "fp16"] | None, typer.Option(help="Which of the encoder's graphs.")
     ] = None,
+    mode: Annotated[
+        Literal["dense", "lexical", "hybrid"],
+        typer.Option(help="By meaning, by words, or by both."),
+    ] = "dense",
+    fusion: Annotated[
+        Literal["ranks", "scores"], typer.Option(help="How a hybrid search joins the two.")
+    ] = DEFAULT_FUSION,
+    lexical_weight: Annotated[
+        float, typer.Option(min=0, max=0.999, help="Share of words in a hybrid search.")
+    ] = DEFAULT_LEXICAL_WEIGHT,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show each hit's score and rank in each leg.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
 ) -> None:
-    """Find the documents of a collection that are nearest in meaning to a query."""
+    """Find the documents of a collection that are nearest to a query, in meaning or in words."""
     from lamina_index.encoder import OnnxEncoder
-    from lamina_index.search_options import SearchOptions
     from lamina_index.searcher import Searcher
 
-    loaded = OnnxEncoder.load(encoder, precision=precision)
+    options = SearchOptions(
+        top_k=top_k,
+        mode=mode,
+        fusion=fusion,
+        lexical_weight=lexical_weight,
+        explain=explain,
+        highlight=json,
+    )
+    loaded = None if mode == "lexical" else OnnxEncoder.load(encoder, precision=precision)
     text = " ".join(query)
     with Searcher.open(collection, loaded) as searcher:
-        wanted = None if filter is None else _filter(filter, searcher.fields)
-        result = searcher.search(text, SearchOptions(top_k=top_k, filter=wanted))
+        if filter is not None:
+            options = replace(options, filter=_filter(filter, searcher.fields))
+        result = searcher.search(text, options)
     if json:
         from dataclasses import asdict
 
@@ -60,15 +85,22 @@ def search(
     from rich.text import Text
 
     from lamina_index.terminal import print_table
+    from lamina_index.word_tokens import highlights
 
     table = Table(box=None, pad_edge=False)
     table.add_column("rank", justify="right", no_wrap=True)
     table.add_column("score", justify="right", no_wrap=True)
+    legs = list(result.hits[0].explanation or ()) if result.hits else []
+    for leg in legs:
+        table.add_column(f"{leg} (rank)", justify="right", no_wrap=True)
     table.add_column("id", no_wrap=True)
     table.add_column("text")
     for hit in result.hits:
         line = Text(" ".join(hit.text.split()), no_wrap=True, overflow="ellipsis")
-        table.add_row(str(hit.rank), f"{hit.score:.4f}", Text(hit.id), line)
+        for start, end in highlights(line.plain, text):
+            line.stylize("bold", start, end)
+        told = [_told((hit.explanation or {})[leg]) for leg in legs]
+        table.add_row(str(hit.rank), f"{hit.score:.4f}", *told, Text(hit.id), line)
     print_table(table)
 
 
@@ -88,3 +120,8 @@ def _filter(text: str, fields: Mapping[str, FieldType]) -> Filter:
     except orjson.JSONDecodeError as error:
         raise FilterError("--filter", f"{text!r} is no JSON ({error}); mind the quotes") from error
     return parse_filter(value, fields, path="--filter")
+
+
+def _told(leg: LegScore) -> str:
+    score = "-" if leg.score is None else f"{leg.score:.4f}"
+    return f"{score} ({'-' if leg.rank is None else leg.rank})"

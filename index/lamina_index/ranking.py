@@ -1,0 +1,132 @@
+"""The rows of a view in order: by meaning, by words, or by both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lamina_index.fusion import competition_ranks, reciprocal_rank_fusion, score_fusion
+from lamina_index.hits import LegScore, Ranking
+from lamina_index.matching import Matching
+from lamina_index.scoring import exact_scores
+from lamina_index.search_options import SearchOptions
+from lamina_index.store_reading import StoreReading
+from lamina_index.view import View
+from lamina_index.words import WordSearch
+
+LEG_DEPTH = 100
+"""Best rows of each leg that a hybrid search joins, whatever the page, so that pages fit together.
+After them the listing goes on by meaning alone."""
+
+
+def lexical_ranking(
+    reading: StoreReading,
+    view: View,
+    words: WordSearch,
+    text: str,
+    options: SearchOptions,
+    matching: Matching | None = None,
+) -> Ranking:
+    """Rank the rows that have words of a text, or those of them that pass a filter.
+
+    Raises:
+        NoWordIndexError: If the store has no word index.
+    """
+    wanted = options.offset + options.top_k
+    allowed = view.keys_of(matching) if matching else None
+    found = words.best(reading, words.query(reading, text), wanted, allowed=allowed)
+    return Ranking(found.scores, found.keys)
+
+
+def hybrid_ranking(
+    reading: StoreReading,
+    view: View,
+    words: WordSearch,
+    text: str,
+    embedding: NDArray[np.float32],
+    options: SearchOptions,
+    matching: Matching | None = None,
+) -> Ranking:
+    """Rank all rows, or those that pass a filter, by meaning and by words.
+
+    The best `LEG_DEPTH` rows of each leg get a fused score. A row that only one leg found has the
+    other leg's score too, but no rank there. The rows after them have what their rank or score by
+    meaning gives. So a row's score does not depend on the page that is asked for.
+
+    Raises:
+        NoWordIndexError: If the store has no word index.
+    """
+    query = words.query(reading, text)
+    allowed = view.keys_of(matching) if matching else None
+    lexical = words.best(reading, query, LEG_DEPTH, allowed=allowed)
+    wanted = options.offset + options.top_k
+    # deeper down a row that words have found may rank lower than by meaning, so more are needed
+    wanted = LEG_DEPTH if wanted <= LEG_DEPTH else wanted + len(lexical.keys)
+    near, near_keys = view.nearest(reading, embedding, wanted, matching)
+    best = np.lexsort((near_keys, -near))
+    near, near_keys = near[best], near_keys[best]
+    head = len(near)
+    if head > LEG_DEPTH:
+        head = int(np.searchsorted(-near, -near[LEG_DEPTH - 1], side="right"))
+
+    own = ~np.isin(lexical.keys, near_keys[:head])
+    keys = np.concatenate([near_keys[:head], lexical.keys[own], near_keys[head:]])
+    keys = keys[np.sort(np.unique(keys, return_index=True)[1])]
+    joined = head + int(own.sum())
+
+    dense = _dense_scores(reading, embedding, keys, _table(near_keys, near))
+    dense_ranks = _looked_up(keys, _table(near_keys, competition_ranks(near)))
+    dense_ranks[head:joined] = np.nan
+    known = _table(lexical.keys, lexical.scores)
+    others = [key for key in keys[:head].tolist() if key not in known]
+    bm25 = _looked_up(keys, words.scores(reading, query, others) | known)
+    lexical_ranks = _looked_up(keys, _table(lexical.keys, competition_ranks(lexical.scores)))
+
+    weight = options.lexical_weight
+    if options.fusion == "ranks":
+        fused = reciprocal_rank_fusion(dense_ranks, lexical_ranks, lexical_weight=weight)
+    else:
+        fused = score_fusion(dense, bm25, lexical_weight=weight)
+    order = np.lexsort((keys, -fused))
+    return Ranking(
+        fused[order],
+        keys[order],
+        {
+            "dense": _leg(keys, dense, dense_ranks),
+            "lexical": _leg(keys, bm25, lexical_ranks),
+        },
+    )
+
+
+def _dense_scores(
+    reading: StoreReading,
+    embedding: NDArray[np.float32],
+    keys: NDArray[np.int64],
+    known: Mapping[int, float],
+) -> NDArray[np.float64]:
+    """Cosine of every key, (n,)."""
+    others = [key for key in keys.tolist() if key not in known]
+    if others:
+        found, rows = reading.vectors(others)
+        known = {**known, **_table(found, exact_scores(rows, embedding))}
+    return _looked_up(keys, known)
+
+
+def _table(keys: NDArray[np.int64], values: NDArray[np.floating]) -> dict[int, float]:
+    return dict(zip(keys.tolist(), values.tolist(), strict=True))
+
+
+def _looked_up(keys: NDArray[np.int64], values: Mapping[int, float]) -> NDArray[np.float64]:
+    """The value of each key, NaN where there is none, (n,)."""
+    return np.array([values.get(key, np.nan) for key in keys.tolist()], np.float64)
+
+
+def _leg(
+    keys: NDArray[np.int64], scores: NDArray[np.float64], ranks: NDArray[np.float64]
+) -> dict[int, LegScore]:
+    return {
+        key: LegScore(None if np.isnan(score) else score, None if np.isnan(rank) else int(rank))
+        for key, score, rank in zip(keys.tolist(), scores.tolist(), ranks.tolist(), strict=True)
+    }

@@ -1,0 +1,310 @@
+"""Search by words: BM25 over the word index, for a few milliseconds however common the words are.
+
+Two steps. The rarest words of a query bring the candidates, as many words as match no more rows
+than a budget; then the best candidates get the share of the commoner words too. So "what" and "is"
+count as they should where it matters, and no list of half the documents is read for them.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lamina_index.store_reading import StoreReading
+from lamina_index.store_words import WordReading
+from lamina_index.word_tokens import FOLDING, spellings
+
+WINDOW = 150
+"""Candidates that are scored by all words of the query."""
+WINDOW_CHARACTERS = 100_000
+"""Fewer are, where their texts together are longer than this."""
+
+BUDGET_ROWS = (2_000, 20_000)
+BUDGET_SHARE = 0.02
+"""Rows that the words which bring candidates may match together: this share of all, but never less
+or more than those. Measured on Quora dev (docs/decisions.md)."""
+
+MAX_WORDS = 64
+"""Different words of a query that count; of more the first ones."""
+
+_K1, _B = 1.2, 0.75  # FTS5's own, which cannot be changed
+_LEAST_IDF = 1e-6
+_COMMON = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class QueryWord:
+    """A word of a query that at least one document has.
+
+    Attributes:
+        spelling: As it stands in the query.
+        folded: As the word index has it.
+        frequency: Number of documents with it; of common words rounded down by up to a sixteenth.
+    """
+
+    spelling: str
+    folded: str
+    frequency: int
+
+
+@dataclass(frozen=True, slots=True)
+class WordQuery:
+    """The words of a query against one generation of a collection.
+
+    Attributes:
+        leading: The words that bring candidates, rarest first.
+        common: The others, which only add to candidates' scores.
+        documents: Number of documents of the collection.
+        mean_length: Mean number of words in their texts.
+    """
+
+    leading: tuple[QueryWord, ...]
+    common: tuple[QueryWord, ...]
+    documents: int
+    mean_length: float
+
+    def score(self, terms: Sequence[str], words: Sequence[QueryWord]) -> float:
+        """BM25 of a text for some words, by the same formula and constants as FTS5's.
+
+        Args:
+            terms: Those of the text, in order.
+            words: Words of this query.
+
+        Source: Robertson & Zaragoza 2009, "The Probabilistic Relevance Framework", eq. 3.15.
+        Departs from it as FTS5 does: the weight of a word is never below 1e-6.
+        """
+        norm = _K1 * (1 - _B + _B * len(terms) / self.mean_length)
+        total = 0.0
+        for word in words:
+            if count := terms.count(word.folded):
+                total += self._weight(word) * count * (_K1 + 1) / (count + norm)
+        return total
+
+    def _weight(self, word: QueryWord) -> float:
+        absent = self.documents - word.frequency
+        return max(_LEAST_IDF, math.log((absent + 0.5) / (word.frequency + 0.5)))
+
+
+@dataclass(frozen=True, slots=True)
+class WordMatches:
+    """Documents found by words.
+
+    Attributes:
+        scores: (n,) BM25, positive, descending.
+        keys: (n,) their rows' keys.
+    """
+
+    scores: NDArray[np.float64]
+    keys: NDArray[np.int64]
+
+
+class WordSearch:
+    """Word search in one collection; safe to use from many threads.
+
+    What it finds depends on query and generation alone, whatever it was asked before and in
+    whatever process, so that pages of one listing fit together.
+    """
+
+    def __init__(self) -> None:
+        self._frequencies = _CommonWords()
+
+    def query(self, reading: StoreReading, text: str) -> WordQuery:
+        """Choose which words of a text bring candidates.
+
+        Raises:
+            NoWordIndexError: If the store has no word index.
+        """
+        words = reading.words()
+        documents, length = words.totals()
+        least, most = BUDGET_ROWS
+        budget = max(least, min(int(documents * BUDGET_SHARE), most))
+        age = reading.last_key(), reading.last_tombstone()
+        found = []
+        for folded, spelling in _distinct(text).items():
+            frequency = min(
+                self._frequencies.of(term, words, age, budget) for term in folded.split()
+            )
+            if frequency:
+                found.append(QueryWord(spelling, folded, frequency))
+        found.sort(key=lambda word: (word.frequency, word.folded))
+        rows, leading = 0, 0
+        for word in found:
+            rows += word.frequency
+            if rows > budget and leading:
+                break
+            leading += 1
+        return WordQuery(
+            tuple(found[:leading]),
+            tuple(found[leading:]),
+            documents,
+            length / max(documents, 1),
+        )
+
+    def best(
+        self,
+        reading: StoreReading,
+        query: WordQuery,
+        wanted: int,
+        *,
+        allowed: NDArray[np.int64] | None = None,
+    ) -> WordMatches:
+        """Find the documents with the highest BM25.
+
+        The first `WINDOW` candidates are scored by all words. Those after them have the score of
+        the leading words alone, which is never more than any of the first ones have.
+
+        Args:
+            reading: The transaction that the query was made in.
+            query: From `query`.
+            wanted: How many, at least 1.
+            allowed: (m,) keys of the only rows that may be found; None for all.
+
+        Returns:
+            `wanted` documents or more, where more tie with the last; fewer only if fewer have a
+            leading word.
+        """
+        if not query.leading:
+            return WordMatches(np.empty(0), np.empty(0, np.int64))
+        scores, keys = self._candidates(reading.words(), query, max(wanted, WINDOW), allowed)
+        if query.common:
+            self._add_common(reading.words(), query, scores, keys)
+        best = np.lexsort((keys, -scores))
+        scores, keys = scores[best], keys[best]
+        end = wanted
+        while end < len(scores) and scores[end] == scores[wanted - 1]:
+            end += 1
+        return WordMatches(scores[:end], keys[:end])
+
+    def scores(
+        self, reading: StoreReading, query: WordQuery, keys: Sequence[int]
+    ) -> dict[int, float]:
+        """BM25 by all words of the query, of those rows that have any of them.
+
+        Rows are read in the given order until `WINDOW_CHARACTERS` are; the others are left out.
+        """
+        everything = query.leading + query.common
+        found = {}
+        for key, folded in _texts(reading.words(), keys):
+            if score := query.score(folded, everything):
+                found[key] = score
+        return found
+
+    def _candidates(
+        self,
+        words: WordReading,
+        query: WordQuery,
+        width: int,
+        allowed: NDArray[np.int64] | None,
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """The best rows by the leading words: `width` or all that tie with the last."""
+        spelled = [word.spelling for word in query.leading]
+        if allowed is not None:
+            rows = words.matches(spelled)
+            scores, keys = _columns(rows)
+            kept = np.isin(keys, allowed)
+            scores, keys = scores[kept], keys[kept]
+            order = np.lexsort((keys, -scores))
+            scores, keys = scores[order], keys[order]
+            if len(scores) > width:
+                end = int(np.searchsorted(-scores, -scores[width - 1], side="right"))
+                scores, keys = scores[:end], keys[:end]
+            return scores, keys
+        limit = width + 1
+        while True:
+            rows = words.matches(spelled, limit=limit)
+            if len(rows) < limit or rows[-1][1] < rows[width - 1][1]:
+                return _columns(rows)
+            limit *= 4
+
+    def _add_common(
+        self,
+        words: WordReading,
+        query: WordQuery,
+        scores: NDArray[np.float64],
+        keys: NDArray[np.int64],
+    ) -> None:
+        """Add the share of the common words to the scores of the window's rows."""
+        for place, (_, folded) in enumerate(_texts(words, keys[:WINDOW].tolist())):
+            scores[place] += query.score(folded, query.common)
+
+
+class _CommonWords:
+    """How many documents have a word, remembered for the words where counting takes long.
+
+    A remembered number bounds the true one, since every write since then has left its keys. It is
+    used only where both bounds give the same answer, so an answer never depends on when a word was
+    counted.
+    """
+
+    def __init__(self) -> None:
+        self._counted: dict[str, tuple[int, tuple[int, int]]] = {}
+        self._lock = threading.Lock()
+
+    def of(self, term: str, words: WordReading, age: tuple[int, int], budget: int) -> int:
+        """Number of documents with a term, rounded down by up to a sixteenth if above a budget.
+
+        Args:
+            term: As the word index has it.
+            words: Counts where that is needed.
+            age: Numbers of the last key and the last tombstone of its transaction.
+            budget: At least `_COMMON`.
+        """
+        counted = self._counted.get(term)
+        if counted is not None:
+            frequency, then = counted
+            added, removed = age[0] - then[0], age[1] - then[1]
+            low = _rounded(frequency - removed)
+            if added >= 0 and removed >= 0 and low == _rounded(frequency + added) and low > budget:
+                return low
+        frequency = words.frequency(term)
+        if frequency < _COMMON:
+            return frequency
+        with self._lock:
+            if len(self._counted) > 10_000:
+                self._counted = {}
+            self._counted[term] = frequency, age
+        return frequency if frequency <= budget else max(_rounded(frequency), budget + 1)
+
+
+def _rounded(frequency: int) -> int:
+    """Clear all bits but the first five."""
+    spare = max(frequency.bit_length() - 5, 0)
+    return frequency >> spare << spare
+
+
+def _distinct(text: str) -> dict[str, str]:
+    """The first `MAX_WORDS` words of a text that differ when folded; how each is spelled."""
+    words = list(dict.fromkeys(spellings(text)))[: 4 * MAX_WORDS]
+    folded = FOLDING.words(words)
+    spelled: dict[str, str] = {}
+    for word in words:
+        if folded[word]:
+            spelled.setdefault(folded[word], word)
+    return dict(list(spelled.items())[:MAX_WORDS])
+
+
+def _texts(words: WordReading, keys: Sequence[int]) -> list[tuple[int, list[str]]]:
+    """The folded words of rows' texts, in the order of the keys, until enough has been read."""
+    read: list[tuple[int, str]] = []
+    left = WINDOW_CHARACTERS
+    for start in range(0, len(keys), 50):
+        texts = words.texts(keys[start : start + 50])
+        for key in keys[start : start + 50]:
+            left -= len(texts[key])
+            if left < 0 and read:
+                break
+            read.append((key, texts[key]))
+        if left < 0:
+            break
+    folded = FOLDING.texts([text for _, text in read])
+    return [(key, words) for (key, _), words in zip(read, folded, strict=True)]
+
+
+def _columns(rows: Sequence[tuple[int, float]]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    keys = np.array([key for key, _ in rows], np.int64)
+    return np.array([score for _, score in rows], np.float64), keys
