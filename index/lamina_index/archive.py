@@ -30,7 +30,6 @@ from lamina_index.archive_format import (
     padding,
 )
 from lamina_index.collection import (
-    LOCK_FILE,
     MANIFEST_FILE,
     beside,
     open_collection,
@@ -280,6 +279,5 @@ def _check_free(file: Path) -> None:
 def _remove_leftovers(folder: Path) -> None:
     """Remove what killed runs left beside other archives; whoever is alive holds the lock."""
     for working in folder.glob(f".*.{_WORKING}"):
-        if (working / LOCK_FILE).is_file():
-            with suppress(LaminaError), writer_lock(working):
-                shutil.rmtree(working, ignore_errors=True)
+        with suppress(LaminaError), writer_lock(working):
+            shutil.rmtree(working, ignore_errors=True)
