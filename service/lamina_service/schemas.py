@@ -198,6 +198,7 @@ class Took(_Reply):
 class SearchReply(_Reply):
     """Hits, best first; equal scores by id."""
 
+    collection: str = Field(description="that was searched: where an alias led")
     hits: list[Hit]
     top_k: int
     offset: int
@@ -257,6 +258,7 @@ class CollectionReply(_Reply):
 
     name: str
     status: Literal["open", "failed"]
+    aliases: list[str] = Field(description="names that lead to it")
     problem: CollectionProblem | None = None
     count: int | None = Field(None, description="documents")
     dimension: int | None = None
@@ -329,6 +331,7 @@ class InfoReply(_Reply):
     workers: int
     queue: QueueInfo
     versions: dict[str, str]
+    aliases: dict[str, str] = Field(description="the collection that each alias leads to")
     collections: list[CollectionReply]
 
 
