@@ -170,25 +170,26 @@ def test_a_collection_that_a_build_writes_to_is_not_deleted(app: Any, folder: Pa
 
 
 def test_searches_that_run_while_their_collection_is_deleted_end_well(app: Any) -> None:
-    replies = []
     deleted = threading.Event()
+    answered = threading.Semaphore(0)
 
-    def search() -> None:
+    def search(_: int) -> list[Any]:
+        replies = []
         while not deleted.is_set():
             replies.append(app.client.get("/v1/collections/small/search?q=cats"))
-        replies.append(app.client.get("/v1/collections/small/search?q=cats"))
+            answered.release()
+        return [*replies, app.client.get("/v1/collections/small/search?q=cats")]
 
-    threads = [threading.Thread(target=search) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    while len(replies) < 20:
-        pass
-    app.client.delete("/v1/collections/small")
-    deleted.set()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        searches = [pool.submit(search, number) for number in range(4)]
+        for _ in range(20):
+            answered.acquire()
+        app.client.delete("/v1/collections/small")
+        deleted.set()
+        found = [done.result() for done in searches]
+    replies = [reply for each in found for reply in each]
     assert {reply.status_code for reply in replies} == {200, 404}
-    assert {reply.status_code for reply in replies[-4:]} == {404}
+    assert [each[-1].status_code for each in found] == [404] * 4
     assert all(len(reply.json()["hits"]) == 10 for reply in replies if reply.status_code == 200)
 
 
@@ -505,9 +506,7 @@ def test_names_that_are_locked_for_long_give_a_problem_and_not_a_crash(
         refused = [
             app.client.put("/v1/collections/new"),
             app.client.delete("/v1/collections/small"),
-            app.client.put(
-                "/v1/aliases/live", content=json.dumps({"collection": "small"}), headers=JSON
-            ),
+            app.client.put("/v1/aliases/live", json={"collection": "small"}),
         ]
         assert [problem(reply) for reply in refused] == [(409, "collection-busy")] * 3
         assert app.client.get("/v1/collections/small/search?q=cats").status_code == 200
