@@ -22,8 +22,6 @@ from lamina_service.keys import Scope
 if TYPE_CHECKING:
     from lamina_service.service import Service
 
-_KIND = Parameter.POSITIONAL_OR_KEYWORD
-
 
 class DirectRoute(APIRoute):
     """Calls `handler(request, **path_parameters)`, with what the handler's signature names.
@@ -43,7 +41,7 @@ class DirectRoute(APIRoute):
         models = get_type_hints(handler)
         body_model: type[BaseModel] | None = models.get("body")
         query_model: type[BaseModel] | None = models.get("parameters")
-        default = signature(handler).parameters.get("body", Parameter("body", _KIND)).default
+        may_be_left_out = _has_default(handler, "body")
 
         async def handle(request: Request) -> Response:
             if access is not None:
@@ -53,7 +51,7 @@ class DirectRoute(APIRoute):
                 await _follow(request.app.state.service, arguments["collection"])
             if body_model is not None:
                 content = await request.body()
-                if content or default is Parameter.empty:
+                if content or not may_be_left_out:
                     _check_media_type(request.headers.get("content-type", ""))
                     arguments["body"] = body_model.model_validate_json(content)
             if query_model is not None:
@@ -84,6 +82,11 @@ class AdminRoute(DirectRoute):
 def json_response(content: object, status: int = 200) -> Response:
     """Send JSON as it is: it was made to fit the documented model, which a test checks."""
     return Response(orjson.dumps(content), status, media_type="application/json")
+
+
+def _has_default(handler: Callable[..., object], name: str) -> bool:
+    found = signature(handler).parameters.get(name)
+    return found is not None and found.default is not Parameter.empty
 
 
 async def _follow(service: Service, collection: str) -> None:
