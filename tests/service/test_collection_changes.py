@@ -9,10 +9,12 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx
@@ -21,6 +23,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from lamina_index.archive_format import check_archive
 from lamina_index.archive_restore import restore_archive
 from lamina_index.collection import verify_collection, writer_lock
 from lamina_index.corpus import Document
@@ -346,8 +349,18 @@ def test_any_order_of_changes_agrees_with_a_model(workers: list[Any], folder: Pa
     assert [path.name for path in folder.glob(".*") if path.is_dir()] == []
 
 
+class Served(str):
+    """The address of a service that runs as processes of its own, and how to end them."""
+
+    process: subprocess.Popen[str]
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+
 @contextmanager
-def serving(folder: Path, *options: str) -> Iterator[str]:
+def serving(folder: Path, *options: str) -> Iterator[Served]:
     """`lamina serve` as processes of its own; gives its address."""
     environment = {name: value for name, value in os.environ.items() if name[:7] != "LAMINA_"}
     process = subprocess.Popen(
@@ -357,15 +370,17 @@ def serving(folder: Path, *options: str) -> Iterator[str]:
         env={**environment, "LAMINA_SNAPSHOTS": str(folder.parent / "archives")},
         start_new_session=True,
     )
-    try:
-        assert process.stdout is not None
+    assert process.stdout is not None
+    with process.stdout:
         found = re.search(r"http://\S+", process.stdout.readline())
-        assert found is not None
-        yield found[0]
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        served = Served(found[0] if found else "")
+        served.process = process
+        try:
+            assert found is not None
+            yield served
+        finally:
+            served.kill()
+            process.wait()
 
 
 def test_two_real_workers_agree_after_every_change(folder: Path) -> None:
@@ -386,6 +401,92 @@ def test_two_real_workers_agree_after_every_change(folder: Path) -> None:
             assert clients[number].delete(f"/v1/collections/{name}").status_code == 200
             for client in clients:
                 assert client.get(f"/v1/collections/{name}").status_code == 404
+
+
+def change_until_killed(url: str, random: Random, known: dict[str, Any]) -> None:
+    """Make random changes, note in `known` what was acknowledged, and what may have been done."""
+    names = ["a", "b", "c", "d"]
+    with (
+        httpx.Client(base_url=url, timeout=60, trust_env=False) as client,
+        suppress(httpx.HTTPError),
+    ):
+        while True:
+            name, goal = random.choice(names), random.choice(names)
+            made, aliases = known["collections"], known["aliases"]
+            kind = random.choice(["make", "make", "delete", "lead", "end", "archive"])
+            known["doubtful"] = (kind, name, goal)
+            if kind == "make" and client.put(f"/v1/collections/{name}").status_code == 201:
+                made.add(name)
+            elif kind == "delete" and client.delete(f"/v1/collections/{name}").status_code == 200:
+                made.discard(name)
+            elif kind == "lead":
+                alias = {"collection": goal}
+                if client.put(f"/v1/aliases/to-{name}", json=alias).status_code == 200:
+                    aliases[f"to-{name}"] = goal
+            elif kind == "end" and client.delete(f"/v1/aliases/to-{name}").status_code == 200:
+                del aliases[f"to-{name}"]
+            elif kind == "archive":
+                reply = client.post(f"/v1/collections/{name}/snapshot", json={})
+                if reply.status_code == 200:
+                    known["archives"].add(reply.json()["file"])
+            known["doubtful"] = None
+
+
+def check_after_kill(url: str, folder: Path, known: dict[str, Any]) -> None:
+    """Compare a service that was started again with what was acknowledged; learn the rest."""
+    with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
+        info = client.get("/info").json()
+    made = {found["name"] for found in info["collections"]} - {"small"}
+    kind, name, _ = known["doubtful"] or (None, None, None)
+    assert made - {name} == known["collections"] - {name}
+    assert made == known["collections"] or kind in ("make", "delete")
+    for alias in known["aliases"].keys() | info["aliases"].keys():
+        unsure = kind in ("lead", "end") and alias == f"to-{name}"
+        assert unsure or info["aliases"].get(alias) == known["aliases"].get(alias)
+    assert {found["status"] for found in info["collections"]} == {"open"}
+    for found in made:
+        assert verify_collection(folder / found) == []
+    for file in (folder.parent / "archives").glob("*.tar"):
+        check_archive(file, lambda: None)
+        known["archives"].discard(file.name)
+    assert known["archives"] == set()
+    known["collections"], known["aliases"] = made, dict(info["aliases"])
+
+
+@pytest.mark.parametrize(
+    "rounds", [pytest.param(2, id="2"), pytest.param(40, id="40", marks=pytest.mark.slow)]
+)
+def test_what_was_acknowledged_is_there_after_a_kill_and_the_rest_is_whole_or_not_there(
+    rounds: int, folder: Path
+) -> None:
+    random = Random(rounds)
+    known: dict[str, Any] = {
+        "collections": set(),
+        "aliases": {},
+        "archives": set(),
+        "doubtful": None,
+    }
+    for _ in range(rounds):
+        with serving(folder) as url, ThreadPoolExecutor(1) as pool:
+            check_after_kill(url, folder, known)
+            changing = pool.submit(change_until_killed, url, random, known)
+            time.sleep(random.uniform(0.1, 1.5))
+            url.kill()
+            changing.result()
+
+
+def test_making_and_deleting_again_and_again_leaks_no_file(
+    app: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lamina_service.catalog._RETIREMENT_SECONDS", -1.0)
+    open_files = []
+    for _ in range(20):
+        assert app.client.put("/v1/collections/new").status_code == 201
+        assert app.client.get("/v1/collections/new/search?q=cats").status_code == 200
+        assert app.client.delete("/v1/collections/new").status_code == 200
+        app.service.catalog._close_retired()
+        open_files.append(len(list(Path("/proc/self/fd").iterdir())))
+    assert open_files[-1] <= open_files[2]
 
 
 # Archives
