@@ -209,7 +209,7 @@ def _newest_snapshot(
         number = next(iter(snapshot_numbers(collection)), None)
         try:
             sources = [] if number is None else _snapshot_sources(files, collection, number)
-        except DamagedError:
+        except (DamagedError, OSError):
             if next(iter(snapshot_numbers(collection)), None) != number:
                 continue  # it was replaced while we opened it
             raise

@@ -27,9 +27,6 @@ REFRESH_SECONDS = 1.0
 _RETIREMENT_SECONDS = 60.0
 """How long a replaced collection stays open for searches that began before."""
 
-_PARTS = 3
-"""What `_stamps` can compare of a collection."""
-
 T = TypeVar("T")
 _Stamp = tuple[int, int]
 _ABSENT = (0, 0)
@@ -39,15 +36,15 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A collection as last opened; it is worth opening again when one of the `stamps` changes.
-
-    An open collection follows its own database and snapshots, so the stamp of its manifest is
-    enough; one that failed is worth another try when any of its parts has changed.
-    """
+    """A collection as last opened; it is worth opening again when one of the `stamps` changes."""
 
     stamps: tuple[_Stamp, ...]
     searcher: Searcher | None = None
     failure: LaminaError | None = None
+
+    def holds(self, folder: Path) -> bool:
+        """Whether the folder is as it was."""
+        return self.stamps == _stamps(folder, served=self.searcher is not None)
 
 
 class Catalog:
@@ -142,9 +139,9 @@ class Catalog:
         name = self._aliases.resolve(name)
         known = self._entries.get(name)
         if known is not None:
-            return _stamps(self._data / name, len(known.stamps)) == known.stamps
+            return known.holds(self._data / name)
         places = (self._data / name, replaced_folder(self._data / name)) if is_plain(name) else ()
-        return all(_stamps(folder, 1) == (_ABSENT,) for folder in places)
+        return not any(map(_is_there, places))
 
     def follow(self, name: str) -> None:
         """Take up what has become of a collection or alias since it was last looked at."""
@@ -194,11 +191,11 @@ class Catalog:
     def _take_up(self, name: str) -> None:
         folder = self._data / name
         known = self._entries.get(name)
-        if known is not None and known.stamps == _stamps(folder, len(known.stamps)):
+        if known is not None and known.holds(folder):
             return
         with suppress(LaminaError, OSError):  # then there is nothing to open
             recover_swap(folder)
-        if _stamps(folder, 1) != (_ABSENT,):
+        if _is_there(folder):
             self._put(name, self._open(folder))
         elif known is not None:
             self._put(name, None)
@@ -206,20 +203,21 @@ class Catalog:
             _logger.info("collection %s is gone", name)
 
     def _open(self, folder: Path) -> _Entry:
-        stamps = _stamps(folder, _PARTS)  # as before, so that a change meanwhile is noticed
+        failed = _stamps(folder, served=False)  # as before, so that a change meanwhile is noticed
+        served = _stamps(folder, served=True)
         try:
             with ExitStack() as undo:
                 searcher = undo.enter_context(Searcher.open(folder, self._encoder))
                 info = searcher.info()
                 undo.pop_all()
         except Exception as error:  # noqa: BLE001 - must not keep the others from being served
-            return _failed(folder, stamps, error)
+            return _failed(folder, failed, error)
         index_bytes = info["index"]["size_bytes"] if info["index"] else 0
         self._metrics.collection_opened(
             folder.name, documents=info["count"], size_bytes=info["store_bytes"] + index_bytes
         )
         _logger.info("collection %s is open: %d documents", folder.name, info["count"])
-        return _Entry(stamps[:1], searcher=searcher)
+        return _Entry(served, searcher=searcher)
 
     def _put(self, name: str, entry: _Entry | None) -> None:
         before = self._entries.get(name)
@@ -245,7 +243,7 @@ class Catalog:
         entry = self._entries.get(name)
         if entry is None or entry.searcher is None or entry.searcher.verified:
             return
-        stamps = _stamps(self._data / name, _PARTS)
+        stamps = _stamps(self._data / name, served=False)
         try:
             entry.searcher.verify()
         except Exception as error:  # noqa: BLE001 - must not keep the others from being verified
@@ -278,10 +276,18 @@ def _failed(folder: Path, stamps: tuple[_Stamp, ...], error: Exception) -> _Entr
     return _Entry(stamps, failure=failure)
 
 
-def _stamps(folder: Path, count: int) -> tuple[_Stamp, ...]:
-    """Stamp the first `count` of manifest, database and snapshots."""
-    parts = (MANIFEST_FILE, STORE_FILE, SNAPSHOTS)[:count]
+def _stamps(folder: Path, *, served: bool) -> tuple[_Stamp, ...]:
+    """What shows that a collection should be opened again.
+
+    One that is served follows its own database and snapshots, so the stamp of its manifest is
+    enough; one that failed is worth another try when any of its parts has changed.
+    """
+    parts = (MANIFEST_FILE,) if served else (MANIFEST_FILE, STORE_FILE, SNAPSHOTS)
     return tuple(_stamp(f"{folder}/{part}") for part in parts)
+
+
+def _is_there(folder: Path) -> bool:
+    return _stamp(f"{folder}/{MANIFEST_FILE}") != _ABSENT
 
 
 def _stamp(path: str) -> _Stamp:

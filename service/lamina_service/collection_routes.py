@@ -17,8 +17,8 @@ from lamina_service.collection_schemas import (
     AliasReply,
     AliasRequest,
     AliasSwitchReply,
+    CollectionDeletedReply,
     CollectionRequest,
-    DeletedReply,
     SnapshotReply,
     SnapshotRequest,
 )
@@ -57,7 +57,7 @@ async def create_collection(
 @admin_router.delete(
     "/collections/{collection}",
     tags=["collections"],
-    response_model=DeletedReply,
+    response_model=CollectionDeletedReply,
     responses=problems(404, 409, 429, 507),
 )
 async def delete_collection(request: Request, collection: str) -> Response:

@@ -125,7 +125,7 @@ class AliasSwitchReply(_Reply):
     canary: CanaryReply | None
 
 
-class DeletedReply(_Reply):
+class CollectionDeletedReply(_Reply):
     """What is gone."""
 
     deleted: str
