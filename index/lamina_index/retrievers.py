@@ -12,6 +12,7 @@ from lamina_index.encoder import Encoder
 from lamina_index.errors import BlankTextError, EvaluationError
 from lamina_index.exact_corpus import corpus_fingerprint, document_digest, encoder_facts
 from lamina_index.runtime import available_threads
+from lamina_index.search_options import SearchOptions
 from lamina_index.searcher import Searcher
 from lamina_index.service_client import MAX_TOP_K, ServiceClient, path_of
 from lamina_index.store import DocumentStore
@@ -62,7 +63,8 @@ class CollectionRetriever:
 
     def _rank(self, query: str, top_k: int) -> list[str]:
         try:
-            hits = self._searcher.search(query, top_k=_depth(top_k, self._chunked)).hits
+            wanted = SearchOptions(top_k=_depth(top_k, self._chunked))
+            hits = self._searcher.search(query, wanted).hits
         except BlankTextError:
             return []
         return _documents(((hit.id, hit.metadata) for hit in hits), self._chunked)[:top_k]

@@ -25,6 +25,7 @@ from lamina_index.errors import (
 from lamina_index.manifest import CollectionManifest, FieldType, Metadata
 from lamina_index.runtime import available_threads
 from lamina_index.scoring import best_first, unit_rows
+from lamina_index.search_options import DEFAULT_OPTIONS, SearchOptions
 from lamina_index.snapshot_files import Snapshot, check_all, snapshot_numbers
 from lamina_index.store import DocumentStore, StoredDocument
 from lamina_index.store_reading import StoreReading
@@ -178,37 +179,22 @@ class Searcher:
     ) -> None:
         self.close()
 
-    def search(
-        self,
-        query: str,
-        *,
-        top_k: int = 10,
-        offset: int = 0,
-        min_score: float | None = None,
-    ) -> SearchResult:
+    def search(self, query: str, options: SearchOptions = DEFAULT_OPTIONS) -> SearchResult:
         """Find the documents nearest in meaning to a text.
 
         Args:
             query: Any text that is not blank.
-            top_k: Hits wanted, at least 1; fewer come back only where fewer match.
-            offset: Hits to skip first.
-            min_score: Leave out hits with a lower score.
+            options: Which of the documents found are wanted.
 
         Raises:
             BlankTextError: If the query has no token left after normalisation.
             EncoderOutputError: If the encoder gave no finite vector.
-            ValueError: If a number is out of range, or there is no encoder.
+            ValueError: If there is no encoder.
         """
-        encoded = self._encode([query])[0]
-        return self.search_encoded(encoded, top_k=top_k, offset=offset, min_score=min_score)
+        return self.search_encoded(self._encode([query])[0], options)
 
     def search_many(
-        self,
-        queries: Sequence[str],
-        *,
-        top_k: int = 10,
-        offset: int = 0,
-        min_score: float | None = None,
+        self, queries: Sequence[str], options: SearchOptions = DEFAULT_OPTIONS
     ) -> list[SearchResult]:
         """Search for each query as `search` would, over all CPUs, for less than one by one.
 
@@ -217,43 +203,33 @@ class Searcher:
         """
 
         def search(query: EncodedQuery) -> SearchResult:
-            return self.search_encoded(query, top_k=top_k, offset=offset, min_score=min_score)
+            return self.search_encoded(query, options)
 
         with ThreadPoolExecutor(available_threads(), "lamina-search") as pool:
             return list(pool.map(search, self._encode(queries)))
 
     def search_encoded(
-        self,
-        query: EncodedQuery,
-        *,
-        top_k: int = 10,
-        offset: int = 0,
-        min_score: float | None = None,
+        self, query: EncodedQuery, options: SearchOptions = DEFAULT_OPTIONS
     ) -> SearchResult:
         """Search with a query that this collection's encoder has encoded.
 
         Raises:
-            BlankTextError, ValueError: As `search`.
+            BlankTextError: As `search`.
         """
         if query.blank:
             raise BlankTextError("the query is blank: no token is left of it after normalisation")
-        hits, took = self._search(query.embedding, top_k, offset, min_score)
+        hits, took = self._search(query.embedding, options)
         took = {"encode": query.seconds, **took}
         return SearchResult(hits, took, query.truncated, query.token_count)
 
     def search_embedding(
-        self,
-        embedding: ArrayLike,
-        *,
-        top_k: int = 10,
-        offset: int = 0,
-        min_score: float | None = None,
+        self, embedding: ArrayLike, options: SearchOptions = DEFAULT_OPTIONS
     ) -> SearchResult:
         """Find the documents nearest to a vector of any length but zero.
 
         Args:
             embedding: (D,) finite; only its direction counts.
-            top_k, offset, min_score: As for `search`.
+            options: As for `search`.
 
         Raises:
             ValueError: If the vector is of another dimension, zero or not finite.
@@ -265,7 +241,7 @@ class Searcher:
         if not 0 < length < np.inf:
             raise ValueError("the vector is zero or not finite, so it has no direction")
         unit = unit_rows(vector[np.newaxis] / length, dimension=self.manifest.dimension)
-        return SearchResult(*self._search(unit[0], top_k, offset, min_score))
+        return SearchResult(*self._search(unit[0], options))
 
     @property
     def dimension(self) -> int:
@@ -338,18 +314,14 @@ class Searcher:
         return encode_queries(self.encoder, queries)
 
     def _search(
-        self, query: NDArray[np.float32], top_k: int, offset: int, min_score: float | None
+        self, query: NDArray[np.float32], options: SearchOptions
     ) -> tuple[list[Hit], dict[str, float]]:
         """Search with a unit vector inside one read transaction."""
-        if top_k < 1 or offset < 0:
-            raise ValueError(
-                f"top_k is {top_k} and offset {offset}; expected at least 1 and at least 0"
-            )
         started = time.perf_counter()
         with self._viewing() as (reading, view):
-            scores, keys = view.nearest(reading, query, offset + top_k)
+            scores, keys = view.nearest(reading, query, options.offset + options.top_k)
             searched = time.perf_counter()
-            hits = _fetch(reading, scores, keys, top_k, offset, min_score)
+            hits = _fetch(reading, scores, keys, options)
         return hits, {
             "search": searched - started,
             "fetch": time.perf_counter() - searched,
@@ -420,20 +392,19 @@ def _fetch(
     reading: StoreReading,
     scores: NDArray[np.float32],
     keys: NDArray[np.int64],
-    top_k: int,
-    offset: int,
-    min_score: float | None,
+    options: SearchOptions,
 ) -> list[Hit]:
     """Turn ranked keys into hits, reading only the page's documents.
 
     Where rows tie with the page's ends, their ids tell which of them are on it.
     """
     values = scores.tolist()
-    if min_score is not None:
-        values = [value for value in values if value >= min_score]
+    offset = options.offset
+    if options.min_score is not None:
+        values = [value for value in values if value >= options.min_score]
     if offset >= len(values):
         return []
-    last = min(offset + top_k, len(values)) - 1
+    last = min(offset + options.top_k, len(values)) - 1
     first = values.index(values[offset])
     end = last + 1
     while end < len(values) and values[end] == values[last]:

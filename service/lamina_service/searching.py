@@ -13,6 +13,7 @@ from fastapi import Response
 from numpy.typing import NDArray
 
 from lamina_index.errors import BlankTextError, EncoderOutputError
+from lamina_index.search_options import SearchOptions
 from lamina_index.searcher import EncodedQuery, Hit, Searcher, SearchResult, encode_queries
 from lamina_service.errors import InvalidRequestError
 from lamina_service.schemas import SearchRequest
@@ -43,6 +44,7 @@ class SearchJob:
     Attributes:
         collection: Its name or an alias.
         vector: (D,) of any length but zero, where the request has one.
+        options: What is asked for beside query or vector.
         part: Which part of a batch this is, such as `searches[3].`; empty for a search alone.
     """
 
@@ -50,6 +52,7 @@ class SearchJob:
     collection: str
     request: SearchRequest
     vector: NDArray[np.float64] | None
+    options: SearchOptions
     part: str
     queued_at: float
 
@@ -74,7 +77,8 @@ class SearchJob:
         vector = None
         if request.vector is not None:
             vector = _direction(f"{part}vector", request.vector, searcher.dimension)
-        return cls(service, collection, request, vector, part, time.perf_counter())
+        options = _options(request)
+        return cls(service, collection, request, vector, options, part, time.perf_counter())
 
     def answer(self, query: EncodedQuery | None) -> Answer:
         """Search by the query, or by the vector where that is None, and write the reply."""
@@ -103,16 +107,10 @@ class SearchJob:
         return Answer(orjson.dumps(reply), took)
 
     def _search(self, query: EncodedQuery | None, searcher: Searcher) -> SearchResult:
-        wanted = self.request
-        page: dict[str, Any] = {
-            "top_k": wanted.top_k,
-            "offset": wanted.offset,
-            "min_score": wanted.min_score,
-        }
         if query is not None:
-            return searcher.search_encoded(query, **page)
+            return searcher.search_encoded(query, self.options)
         assert self.vector is not None  # the request has one or the other
-        return searcher.search_embedding(self.vector, **page)
+        return searcher.search_embedding(self.vector, self.options)
 
 
 def answer_together(jobs: Sequence[SearchJob]) -> Iterator[Answer | Exception]:
@@ -140,6 +138,10 @@ def _encoded(jobs: Sequence[SearchJob]) -> list[EncodedQuery | Exception | None]
     for n, query in zip(waiting, queries, strict=True):
         found[n] = query
     return found
+
+
+def _options(request: SearchRequest) -> SearchOptions:
+    return SearchOptions(top_k=request.top_k, offset=request.offset, min_score=request.min_score)
 
 
 def _hit(hit: Hit, fields: list[str] | None) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from conftest import WordEncoder
 from lamina_index import build_blocks
 from lamina_index.build import build_collection
 from lamina_index.collection import verify_collection
+from lamina_index.search_options import SearchOptions
 from lamina_index.searcher import Searcher
 from lamina_index.store import DocumentStore
 
@@ -117,7 +118,10 @@ def outcome(folder: Path) -> dict[str, Any]:
         for keys, embeddings in store.scan():
             digest.update(keys.tobytes() + embeddings.tobytes())
     with Searcher.open(folder / "c", WordEncoder()) as searcher:
-        hits = [(hit.id, hit.score) for hit in searcher.search("text 31 of 1", top_k=50).hits]
+        hits = [
+            (hit.id, hit.score)
+            for hit in searcher.search("text 31 of 1", SearchOptions(top_k=50)).hits
+        ]
         info = searcher.info()
     return {
         "rows": digest.hexdigest(),
@@ -136,7 +140,7 @@ def outcome(folder: Path) -> dict[str, Any]:
 def search(folder: Path) -> None:
     """What was there before must open and answer after the kill, too."""
     with Searcher.open(folder / "c", WordEncoder()) as searcher:
-        assert len(searcher.search("older text 12", top_k=5).hits) == 5
+        assert len(searcher.search("older text 12", SearchOptions(top_k=5)).hits) == 5
 
 
 def kill_and_resume(

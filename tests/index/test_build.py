@@ -29,6 +29,7 @@ from lamina_index.errors import (
     LaminaError,
 )
 from lamina_index.manifest import Chunking, CollectionManifest, EncoderReference
+from lamina_index.search_options import SearchOptions
 from lamina_index.searcher import Searcher
 from lamina_index.store import DocumentStore
 from lamina_index.text import TEXT_VERSION
@@ -52,7 +53,7 @@ def stored(collection: Path) -> dict[str, str]:
 
 def found(collection: Path, encoder: Encoder, query: str, top_k: int = 10) -> list[str]:
     with Searcher.open(collection, encoder) as searcher:
-        return [hit.id for hit in searcher.search(query, top_k=top_k).hits]
+        return [hit.id for hit in searcher.search(query, SearchOptions(top_k=top_k)).hits]
 
 
 class PartingEncoder:
@@ -245,7 +246,7 @@ def test_of_equal_ids_the_last_one_counts_within_and_across_files_and_runs(
     assert list(stored(tmp_path / "c").items()) == [("b", "fig"), ("a", "newer cherry")]
     build_collection([third], tmp_path / "c", word_encoder, mode="append")
     with Searcher.open(tmp_path / "c", word_encoder) as searcher:
-        hits = searcher.search("oldest plum newer cherry", top_k=10).hits
+        hits = searcher.search("oldest plum newer cherry", SearchOptions(top_k=10)).hits
     assert sorted((hit.id, hit.text) for hit in hits) == [("a", "newest grape"), ("b", "fig")]
 
 

@@ -13,6 +13,7 @@ import pytest
 from lamina_index.build import build_collection
 from lamina_index.encoder import Encoder
 from lamina_index.errors import StorageFullError
+from lamina_index.search_options import SearchOptions
 from lamina_index.searcher import Searcher
 
 
@@ -33,7 +34,7 @@ def test_a_full_disk_leaves_the_old_collection_and_nothing_in_the_way(
     with pytest.raises(StorageFullError, match=rf"no space left.*{safe}.*run the same command"):
         build_collection([large], small_disk / "c", word_encoder, mode=mode)
     with Searcher.open(small_disk / "c", word_encoder) as searcher:
-        assert searcher.search("text 49", top_k=1).hits[0].id == "d49"
+        assert searcher.search("text 49", SearchOptions(top_k=1)).hits[0].id == "d49"
     if mode == "replace":
         report = build_collection([small], small_disk / "c", word_encoder, mode="replace")
         assert report.documents == 50

@@ -35,6 +35,7 @@ from lamina_index.errors import (
 )
 from lamina_index.manifest import CollectionManifest, EncoderReference
 from lamina_index.scoring import exact_scores
+from lamina_index.search_options import SearchOptions
 from lamina_index.searcher import Searcher, SearchResult
 from lamina_index.snapshot import write_snapshot
 from lamina_index.store import DocumentStore, StoreReading
@@ -112,7 +113,9 @@ def test_every_page_equals_brute_force_ties_and_all(
         rows |= {each: _DIRECTIONS[direction] for each, direction in newer.items()}
         rows = {each: row for each, row in rows.items() if each not in deleted}
         with Searcher.open(folder) as searcher:
-            found = searcher.search_embedding(_DIRECTIONS[query], top_k=top_k, offset=offset)
+            found = searcher.search_embedding(
+                _DIRECTIONS[query], SearchOptions(top_k=top_k, offset=offset)
+            )
             assert searcher.count == len(rows)
     expected = brute_force(rows, _DIRECTIONS[query])[offset : offset + top_k]
     assert [(hit.id, hit.score) for hit in found.hits] == expected
@@ -129,8 +132,11 @@ def test_a_cut_through_many_ties_goes_by_id(make_collection: MakeCollection, fac
     made.snapshot(factory)
     with Searcher.open(made.folder) as searcher:
         expected = ["000", *(f"{i:03}" for i in range(100, 400))]
-        assert ids_of(searcher.search_embedding(rows[0], top_k=10)) == expected[:10]
-        assert ids_of(searcher.search_embedding(rows[0], top_k=7, offset=290)) == expected[290:297]
+        assert ids_of(searcher.search_embedding(rows[0], SearchOptions(top_k=10))) == expected[:10]
+        assert (
+            ids_of(searcher.search_embedding(rows[0], SearchOptions(top_k=7, offset=290)))
+            == expected[290:297]
+        )
 
 
 def test_equal_vectors_are_read_once_and_only_the_pages_texts(
@@ -154,7 +160,7 @@ def test_equal_vectors_are_read_once_and_only_the_pages_texts(
     count("twins")
     count("documents")
     with Searcher.open(made.folder) as searcher:
-        found = searcher.search_embedding(unit(1)[0], top_k=50)
+        found = searcher.search_embedding(unit(1)[0], SearchOptions(top_k=50))
     assert ids_of(found) == [f"{i:03}" for i in range(50)]
     assert read == {"twins": 199, "documents": 50}
 
@@ -166,8 +172,11 @@ def test_pages_put_together_are_the_listing(make_collection: MakeCollection, fac
     made.snapshot(factory)
     query = unit(1, seed=9)[0]
     with Searcher.open(made.folder) as searcher:
-        whole = searcher.search_embedding(query, top_k=48).hits
-        pages = [searcher.search_embedding(query, top_k=6, offset=6 * i).hits for i in range(8)]
+        whole = searcher.search_embedding(query, SearchOptions(top_k=48)).hits
+        pages = [
+            searcher.search_embedding(query, SearchOptions(top_k=6, offset=6 * i)).hits
+            for i in range(8)
+        ]
     assert [hit for page in pages for hit in page] == whole
 
 
@@ -182,12 +191,12 @@ def test_asking_for_more_than_there_is_gives_all_there_is(
     made.store.delete([f"d{i}" for i in range(100)])
     with Searcher.open(made.folder) as searcher:
         for top_k in (1400, 1401, 2**31, 2**63):
-            hits = searcher.search_embedding(rows[0], top_k=top_k).hits
+            hits = searcher.search_embedding(rows[0], SearchOptions(top_k=top_k)).hits
             assert {hit.id for hit in hits} == {f"d{i}" for i in range(100, 1500)}
             assert all(-1 <= hit.score <= 1 for hit in hits)
             scores = [hit.score for hit in hits]
             assert scores == sorted(scores, reverse=True)
-        assert searcher.search_embedding(rows[0], offset=5000).hits == []
+        assert searcher.search_embedding(rows[0], SearchOptions(offset=5000)).hits == []
 
 
 def test_what_an_index_cannot_reach_is_found_all_the_same(make_collection: MakeCollection) -> None:
@@ -196,8 +205,8 @@ def test_what_an_index_cannot_reach_is_found_all_the_same(make_collection: MakeC
     made.put([str(i) for i in range(1000)], rows / np.linalg.norm(rows, axis=1, keepdims=True))
     assert made.snapshot("IVF50,Flat").summary()["parameters"]["nprobe"] < 50
     with Searcher.open(made.folder) as searcher:
-        hits = searcher.search_embedding(rows[0], top_k=700).hits
-        everything = searcher.search_embedding(rows[0], top_k=1000).hits
+        hits = searcher.search_embedding(rows[0], SearchOptions(top_k=700)).hits
+        everything = searcher.search_embedding(rows[0], SearchOptions(top_k=1000)).hits
     assert len({hit.id for hit in everything}) == 1000
     assert hits == everything[:700]
 
@@ -216,10 +225,15 @@ def test_a_score_is_the_cosine_and_a_threshold_keeps_what_reaches_it(
             ("right angle", 0.0),
             ("opposite", -1.0),
         ]
-        assert ids_of(searcher.search_embedding(query, min_score=0.5)) == ["same"]
-        assert ids_of(searcher.search_embedding(query, min_score=0.0)) == ["same", "right angle"]
-        assert ids_of(searcher.search_embedding(query, min_score=0.0, offset=2)) == []
-        assert ids_of(searcher.search_embedding([3.5, 0.0], top_k=1)) == ["same"]
+        assert ids_of(searcher.search_embedding(query, SearchOptions(min_score=0.5))) == ["same"]
+        assert ids_of(searcher.search_embedding(query, SearchOptions(min_score=0.0))) == [
+            "same",
+            "right angle",
+        ]
+        assert (
+            ids_of(searcher.search_embedding(query, SearchOptions(min_score=0.0, offset=2))) == []
+        )
+        assert ids_of(searcher.search_embedding([3.5, 0.0], SearchOptions(top_k=1))) == ["same"]
 
 
 def test_a_score_never_exceeds_one(make_collection: MakeCollection) -> None:
@@ -227,7 +241,10 @@ def test_a_score_never_exceeds_one(make_collection: MakeCollection) -> None:
     made = make_collection()
     made.put([str(i) for i in range(300)], rows)
     with Searcher.open(made.folder) as searcher:
-        scores = [searcher.search_embedding(row, top_k=1).hits[0].score for row in rows[:50]]
+        scores = [
+            searcher.search_embedding(row, SearchOptions(top_k=1)).hits[0].score
+            for row in rows[:50]
+        ]
     assert max(scores) == 1.0
 
 
@@ -294,19 +311,23 @@ def test_replaced_and_deleted_texts_are_never_returned(
     made.put([f"d{i}" for i in range(60)], rows, text="old {}")
     made.snapshot(factory)
     with Searcher.open(made.folder) as searcher:
-        assert ids_of(searcher.search_embedding(rows[7], top_k=1)) == ["d7"]
+        assert ids_of(searcher.search_embedding(rows[7], SearchOptions(top_k=1))) == ["d7"]
         made.put(["d7"], -rows[7:8], text="new {}")
         made.store.delete(["d8"])
-        everything = searcher.search_embedding(rows[7], top_k=100).hits
+        everything = searcher.search_embedding(rows[7], SearchOptions(top_k=100)).hits
         assert len(everything) == len({hit.id for hit in everything}) == 59 == searcher.count
         assert [hit.text for hit in everything if hit.id == "d7"] == ["new d7"]
         assert everything[-1].id == "d7"
         made.put(["d7"], rows[7:8], text="newest {}")  # replaces a row that is only in the delta
-        assert [h.text for h in searcher.search_embedding(rows[7], top_k=1).hits] == ["newest d7"]
+        assert [
+            h.text for h in searcher.search_embedding(rows[7], SearchOptions(top_k=1)).hits
+        ] == ["newest d7"]
         assert searcher.info()["delta_count"] == 1
         assert searcher.info()["deleted_count"] == 2
         made.snapshot(factory)
-        assert [h.text for h in searcher.search_embedding(rows[7], top_k=1).hits] == ["newest d7"]
+        assert [
+            h.text for h in searcher.search_embedding(rows[7], SearchOptions(top_k=1)).hits
+        ] == ["newest d7"]
         assert searcher.info()["delta_count"] == searcher.info()["deleted_count"] == 0
         assert made.store.tombstones() == []
 
@@ -328,7 +349,7 @@ def test_each_reply_is_one_generation_while_a_writer_replaces_snapshots(
         def read() -> None:
             try:
                 while not stop.is_set():
-                    hits = searcher.search_embedding(rows[3], top_k=50).hits
+                    hits = searcher.search_embedding(rows[3], SearchOptions(top_k=50)).hits
                     texts = {hit.text for hit in hits}
                     seen.update(texts)
                     if (
@@ -369,7 +390,9 @@ def test_memory_stays_flat_over_many_reloads(make_collection: MakeCollection) ->
             if turn == 10:
                 before = resident()
             made.snapshot("Flat")  # 3 MB
-            assert ids_of(searcher.search_embedding(rows[turn], top_k=1)) == [str(turn)]
+            assert ids_of(searcher.search_embedding(rows[turn], SearchOptions(top_k=1))) == [
+                str(turn)
+            ]
         assert searcher.info()["index"]["snapshot"] == 60
         assert resident() - before < 30e6  # leaking would be 150 MB
 
@@ -390,7 +413,7 @@ def words(make_collection: MakeCollection, word_encoder: Any) -> Path:
 
 def test_a_text_query_finds_its_own_text_first(words: Path, word_encoder: Any) -> None:
     with Searcher.open(words, word_encoder) as searcher:
-        result = searcher.search("the dog ran", top_k=2)
+        result = searcher.search("the dog ran", SearchOptions(top_k=2))
     assert result.hits[0].id == "t1"
     assert result.hits[0].score == pytest.approx(1, abs=1e-6)
     assert (result.hits[0].text, result.hits[0].metadata) == ("the dog ran", {"n": 1})
@@ -416,8 +439,8 @@ def test_a_blank_query_is_an_error(words: Path, word_encoder: Any, query: str) -
 def test_many_queries_get_what_each_would_get(words: Path, word_encoder: Any) -> None:
     queries = ["cat", "dog ran", "all cats \ud83d", "a\0b", "sat"] * 10
     with Searcher.open(words, word_encoder) as searcher:
-        together = searcher.search_many(queries, top_k=3)
-        alone = [searcher.search(query, top_k=3) for query in queries]
+        together = searcher.search_many(queries, SearchOptions(top_k=3))
+        alone = [searcher.search(query, SearchOptions(top_k=3)) for query in queries]
     assert [result.hits for result in together] == [result.hits for result in alone]
 
 
@@ -469,9 +492,9 @@ def test_vectors_without_a_direction_are_refused(words: Path, vector: Any, messa
 
 
 @pytest.mark.parametrize("numbers", [{"top_k": 0}, {"top_k": -1}, {"offset": -1}])
-def test_numbers_out_of_range_are_refused(words: Path, numbers: dict[str, int]) -> None:
-    with Searcher.open(words) as searcher, pytest.raises(ValueError, match="expected at least"):
-        searcher.search_embedding(unit(1)[0], **numbers)
+def test_numbers_out_of_range_are_refused(numbers: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="expected at least"):
+        SearchOptions(**numbers)
 
 
 def test_a_document_is_found_by_id(words: Path) -> None:
@@ -529,6 +552,6 @@ def test_a_folder_that_cannot_be_written_can_be_searched(
     made.snapshot()
     made.store.close()
     with Searcher.open(read_only(made.folder)) as searcher:
-        assert ids_of(searcher.search_embedding(rows[5], top_k=1)) == ["5"]
+        assert ids_of(searcher.search_embedding(rows[5], SearchOptions(top_k=1))) == ["5"]
         searcher.verify()
         assert searcher.verified

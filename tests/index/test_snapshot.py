@@ -25,6 +25,7 @@ from lamina_index.errors import DamagedError, IndexFactoryError, StorageFullErro
 from lamina_index.exact import NearestSoFar
 from lamina_index.index_choice import EXACT_LIMIT, GRAPH_LIMIT, choose_index
 from lamina_index.manifest import CollectionManifest, EncoderReference
+from lamina_index.search_options import SearchOptions
 from lamina_index.searcher import Searcher
 from lamina_index.snapshot import write_snapshot
 from lamina_index.snapshot_files import (
@@ -89,7 +90,7 @@ def test_any_factory_serves_a_tiny_corpus(
     snapshot = made.snapshot(factory)
     assert snapshot.count == count
     with Searcher.open(made.folder) as searcher:
-        hits = searcher.search_embedding(rows[0], top_k=6).hits
+        hits = searcher.search_embedding(rows[0], SearchOptions(top_k=6)).hits
     assert sorted(hit.id for hit in hits) == ["a", "b", "c"][:count]
     if count:
         assert hits[0].id == "a"
@@ -137,7 +138,7 @@ def test_the_recall_written_down_is_what_a_search_finds(
     with Searcher.open(made.folder) as searcher:
         for row, query in enumerate(queries):
             scores, _ = reference.result(row)
-            hits = searcher.search_embedding(query, top_k=10).hits
+            hits = searcher.search_embedding(query, SearchOptions(top_k=10)).hits
             found += sum(hit.score >= scores[9] - 1e-6 for hit in hits)
     assert found / 2000 == pytest.approx(summary["recall@10"], abs=0.01)
 
@@ -238,7 +239,9 @@ def test_a_kill_at_any_moment_leaves_a_whole_snapshot(make_collection: MakeColle
         assert snapshot_numbers(made.folder)[0] >= max(acknowledged, default=0)
         assert verify_collection(made.folder) == []
         with Searcher.open(made.folder) as searcher:
-            assert searcher.search_embedding(rows[turn], top_k=1).hits[0].id == str(turn)
+            assert searcher.search_embedding(rows[turn], SearchOptions(top_k=1)).hits[0].id == str(
+                turn
+            )
     made.snapshot()
     assert len(list((made.folder / "snapshots").iterdir())) == 1  # leftovers are gone
 
@@ -288,7 +291,7 @@ def test_a_full_disk_keeps_the_snapshot_that_was_there(
             write_snapshot(made.folder, store, threads=1)
         assert sorted(path.name for path in small_disk.iterdir()) == ["1", "filler"]
         with Searcher.open(made.folder) as searcher:
-            assert searcher.search_embedding(rows[0], top_k=1).hits[0].id == "0"
+            assert searcher.search_embedding(rows[0], SearchOptions(top_k=1)).hits[0].id == "0"
         (small_disk / "filler").unlink()
         assert write_snapshot(made.folder, store, threads=1).number == 2
 
@@ -395,7 +398,7 @@ def test_a_flipped_bit_in_the_middle_of_a_large_file_is_found_by_verify(
         with pytest.raises(DamagedError, match="altered between byte 4194304"):
             searcher.verify()
         assert not searcher.verified
-        hit = searcher.search_embedding(rows[9], top_k=1).hits[0]
+        hit = searcher.search_embedding(rows[9], SearchOptions(top_k=1)).hits[0]
         assert (hit.id, hit.score) == ("9", pytest.approx(1))  # scores come from the store
     assert len(verify_collection(made.folder)) == 1
 
@@ -441,7 +444,7 @@ def test_a_crafted_body_ends_in_a_plain_error_or_right_scores(copy: Path) -> Non
         forged.model_copy(update={"checksum": forged.digest()}).write(folder / MANIFEST_FILE)
         try:
             with Searcher.open(copy) as searcher:
-                hits = searcher.search_embedding(query, top_k=5).hits
+                hits = searcher.search_embedding(query, SearchOptions(top_k=5)).hits
         except DamagedError:
             continue
         rows = unit(300)
@@ -466,7 +469,7 @@ def test_a_damaged_snapshot_is_made_again_without_encoding(copy: Path) -> None:
         assert write_snapshot(copy, store, threads=1).number == 2
     assert verify_collection(copy) == []
     with Searcher.open(copy) as searcher:
-        assert searcher.search_embedding(unit(300)[7], top_k=1).hits[0].id == "7"
+        assert searcher.search_embedding(unit(300)[7], SearchOptions(top_k=1)).hits[0].id == "7"
 
 
 def test_an_older_sound_snapshot_serves_when_the_newest_is_damaged(copy: Path) -> None:
@@ -476,10 +479,10 @@ def test_an_older_sound_snapshot_serves_when_the_newest_is_damaged(copy: Path) -
         info = searcher.info()
         assert info["index"]["snapshot"] == 1
         assert "snapshots/2/keys.npy" in info["damage"][0]
-        assert searcher.search_embedding(unit(300)[7], top_k=1).hits[0].id == "7"
+        assert searcher.search_embedding(unit(300)[7], SearchOptions(top_k=1)).hits[0].id == "7"
         with DocumentStore.open(copy) as store:
             write_snapshot(copy, store, threads=1)
-        assert searcher.search_embedding(unit(300)[7], top_k=1).hits[0].id == "7"
+        assert searcher.search_embedding(unit(300)[7], SearchOptions(top_k=1)).hits[0].id == "7"
         assert (searcher.info()["index"]["snapshot"], searcher.info()["damage"]) == (3, [])
 
 

@@ -27,12 +27,13 @@ def search(
 ) -> None:
     """Find the documents of a collection that are nearest in meaning to a query."""
     from lamina_index.encoder import OnnxEncoder
+    from lamina_index.search_options import SearchOptions
     from lamina_index.searcher import Searcher
 
     loaded = OnnxEncoder.load(encoder, precision=precision)
     text = " ".join(query)
     with Searcher.open(collection, loaded) as searcher:
-        result = searcher.search(text, top_k=top_k)
+        result = searcher.search(text, SearchOptions(top_k=top_k))
     if json:
         from dataclasses import asdict
 
