@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from lamina_index.search_options import SearchOptions
 from lamina_service.collection_schemas import CanaryQuery, CanaryRequest
 from lamina_service.errors import CanaryFailedError
 
@@ -53,7 +54,7 @@ async def try_canary(
     for position, query in enumerate(asked.queries):
         service.check_text(f"canary.queries[{position}].query", query.query)
     compared = present if asked.min_overlap is not None else None
-    work = partial(_try, service, asked.top_k, collection, compared)
+    work = partial(_try, service, SearchOptions(top_k=asked.top_k), collection, compared)
     trials = await service.searches.map(work, asked.queries)
     overlaps = [trial.overlap for trial in trials if trial.overlap is not None]
     overlap = sum(overlaps) / len(overlaps) if overlaps else None
@@ -75,10 +76,14 @@ async def try_canary(
 
 
 def _try(
-    service: Service, top_k: int, collection: str, compared: str | None, asked: CanaryQuery
+    service: Service,
+    options: SearchOptions,
+    collection: str,
+    compared: str | None,
+    asked: CanaryQuery,
 ) -> _Trial:
     def ids(searcher: Searcher) -> list[str]:
-        return [hit.id for hit in searcher.search(asked.query, top_k=top_k).hits]
+        return [hit.id for hit in searcher.search(asked.query, options).hits]
 
     found = service.catalog.using(collection, ids)
     missing = [wanted for wanted in asked.expected if wanted not in found]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from lamina_index import archive
@@ -26,6 +29,7 @@ from lamina_index.archive_format import ARCHIVE_FILE, check_archive
 from lamina_index.archive_restore import restore_archive
 from lamina_index.cli import main
 from lamina_index.collection import LOCK_FILE, verify_collection, writer_lock
+from lamina_index.corpus import Document
 from lamina_index.errors import (
     CollectionBusyError,
     CollectionExistsError,
@@ -36,6 +40,7 @@ from lamina_index.errors import (
     StorageFullError,
 )
 from lamina_index.manifest import ArchiveManifest, ArchiveMember
+from lamina_index.search_options import SearchOptions
 from lamina_index.searcher import Searcher
 from lamina_index.store import DocumentStore
 
@@ -81,7 +86,7 @@ def content(folder: Path) -> list[tuple[str, str, bytes]]:
 
 def hits(folder: Path) -> list[tuple[str, float]]:
     with Searcher.open(folder) as searcher:
-        found = searcher.search_embedding(unit(1, seed=9)[0], top_k=500).hits
+        found = searcher.search_embedding(unit(1, seed=9)[0], SearchOptions(top_k=500)).hits
     return [(hit.id, hit.score) for hit in found]
 
 
@@ -103,6 +108,37 @@ def test_what_is_restored_is_what_was_archived(made: Any, file: Path, tmp_path: 
         assert searcher.info()["index"]["snapshot"] == 1
     assert names(target.parent) == ["restored"]
     assert names(file.parent) == ["c.tar"]
+
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
+DOCUMENTS = st.dictionaries(
+    TEXTS.filter(bool), st.tuples(TEXTS, st.dictionaries(TEXTS, TEXTS, max_size=2)), max_size=8
+)
+
+
+@given(before=DOCUMENTS, after=DOCUMENTS, snapshot=st.booleans())
+@settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+def test_any_documents_come_back_as_they_were(
+    before: Any, after: Any, snapshot: bool, make_collection: MakeCollection, tmp_path: Path
+) -> None:
+    name = secrets.token_hex(8)
+    made = make_collection(name)
+    for number, documents in enumerate((before, after)):
+        rows = [Document(found, *rest) for found, rest in documents.items()]
+        made.store.upsert(rows, unit(len(rows), seed=number))
+        if snapshot and number == 0:
+            made.snapshot()
+    file, target = tmp_path / f"{name}.tar", tmp_path / f"{name}-again"
+    assert write_archive(made.folder, file).documents == len(before | after)
+    restore_archive(file, target)
+    with DocumentStore.open(target) as store:
+        assert list(store.documents()) == list(made.store.documents())
+    assert content(target) == content(made.folder)
+    assert hits(target) == hits(made.folder)
 
 
 def test_an_empty_collection_and_one_without_an_index_come_back(
