@@ -100,12 +100,15 @@ class Catalog:
         return sum(entry.failure is not None for entry in self._entries.values())
 
     def get(self, name: str) -> Searcher:
-        """Give an open collection, by its name or an alias, as known since the last `follow`.
+        """Give an open collection, by its name or an alias, as of the last `follow` or later.
 
         Raises:
             CollectionNotFoundError: If there is none of that name.
             LaminaError: Why it could not be opened, or what is damaged in it.
         """
+        entry = self._entries.get(self._aliases.resolve(name))
+        if entry is None:  # perhaps an alias was switched since, which another request has seen
+            self.follow(name)
         collection = self._aliases.resolve(name)
         entry = self._entries.get(collection)
         if entry is None:

@@ -286,6 +286,19 @@ def test_searches_under_a_switch_and_a_deletion_are_all_answered(app: Any, folde
     assert {name for _, name in replies} > {"blue", "next-5"}
 
 
+def test_a_request_that_was_looked_up_before_a_switch_finds_the_new_collection(
+    app: Any, folder: Path
+) -> None:
+    put(app, "live", "blue")
+    catalog = app.service.catalog
+    assert catalog.is_current("live")
+    (folder / "green").rename(folder / "new")
+    with closing(Aliases(folder)) as another_worker:
+        another_worker.put("live", "new", instead_of="blue")
+    app.service.aliases.refresh()  # by another request, before it has opened the collection
+    assert catalog.get("live").folder.name == "new"
+
+
 def test_a_search_that_waits_while_its_alias_is_switched_is_answered_by_the_new_collection(
     start: Any, folder: Path, held_encoder: Any
 ) -> None:
