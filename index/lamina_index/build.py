@@ -11,11 +11,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 
-from lamina_index.build_blocks import PART_FIELDS
 from lamina_index.build_plan import BuildPlan, Mode, identify_inputs
 from lamina_index.build_report import BuildReport, Stopwatch
 from lamina_index.build_run import REPORT_FILE, BuildRun, BuildStatus, OnProgress
@@ -27,14 +25,14 @@ from lamina_index.collection import (
     is_collection,
     recover_swap,
 )
+from lamina_index.collection_changes import new_manifest
 from lamina_index.corpus import CorpusOptions, FieldTypes, read_corpus
 from lamina_index.corpus.inputs import resolve_inputs
 from lamina_index.disk import disk_errors_told
 from lamina_index.encoder import Encoder
 from lamina_index.errors import CollectionExistsError
-from lamina_index.manifest import Chunking, CollectionManifest, EncoderReference
+from lamina_index.manifest import Chunking, CollectionManifest
 from lamina_index.searcher import check_encoder
-from lamina_index.text import TEXT_VERSION
 from lamina_index.vectors import make_index
 
 __all__ = ["BuildStatus", "build_collection"]
@@ -135,18 +133,8 @@ def _manifest(
         CollectionExistsError: If the one to append to splits texts otherwise.
         EncoderMismatchError: If it was built by another encoder.
     """
-    reference = EncoderReference(
-        name=encoder.name, precision=encoder.precision, fingerprint=encoder.fingerprint
-    )
     if mode != "append" or not is_collection(target):
-        return CollectionManifest(
-            encoder=reference,
-            dimension=encoder.dimension,
-            text_version=TEXT_VERSION,
-            fields=PART_FIELDS if chunking else {},
-            chunking=chunking,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
+        return new_manifest(encoder, chunking=chunking)
     manifest = CollectionManifest.read(target / MANIFEST_FILE)
     check_encoder(target, manifest, encoder)
     if chunking not in (None, manifest.chunking):

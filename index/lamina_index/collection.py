@@ -2,6 +2,7 @@
 
 <name>/collection.json, documents.sqlite, snapshots/, .lock
 .<name>.building, .<name>.old      beside it, while a collection is built or replaced
+.<name>.creating, .<name>.removed-*, .<name>.restoring     while one is made, removed or restored
 """
 
 from __future__ import annotations
@@ -35,14 +36,20 @@ LOCK_FILE = ".lock"
 _SWAP_SECONDS = 5.0
 
 
+def beside(target: Path, suffix: str) -> Path:
+    """Name the hidden path next to `target`, on the same disk, for work of one kind on it."""
+    absolute = target.absolute()
+    return absolute.parent / f".{absolute.name}.{suffix}"
+
+
 def building_folder(target: Path) -> Path:
     """Where a collection is made before it takes its place, beside it."""
-    return _sibling(target, "building")
+    return beside(target, "building")
 
 
 def replaced_folder(target: Path) -> Path:
     """Where a collection lies for the moment in which another takes its place, beside it."""
-    return _sibling(target, "old")
+    return beside(target, "old")
 
 
 def is_collection(folder: Path) -> bool:
@@ -201,8 +208,3 @@ def check_store_age(folder: Path, store: DocumentStore) -> None:
         with store.reading() as reading:
             if is_ahead(made, reading):
                 raise older_store(folder, number)
-
-
-def _sibling(target: Path, suffix: str) -> Path:
-    absolute = target.absolute()
-    return absolute.parent / f".{absolute.name}.{suffix}"

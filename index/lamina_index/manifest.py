@@ -1,4 +1,4 @@
-"""The on-disk formats, versioned: `encoder.json`, `collection.json` and `snapshot.json`.
+"""The on-disk formats, versioned: `encoder.json`, `collection.json`, `snapshot.json` and others.
 
 Manifests are read strictly (unknown keys are errors) so that a typing error or a newer format
 never passes unnoticed, and written atomically.
@@ -25,6 +25,7 @@ ENCODER_FORMAT = 2
 COLLECTION_FORMAT = 1
 SNAPSHOT_FORMAT = 2
 """2 added the columns of metadata; version 1 is read as not having them."""
+ARCHIVE_FORMAT = 1
 
 MAX_ID_BYTES = 512
 """Longest document id, in bytes of UTF-8."""
@@ -54,10 +55,23 @@ class _Manifest(_Strict):
                 that this version does not know.
         """
         try:
-            raw = json.loads(path.read_bytes())
+            content = path.read_bytes()
         except FileNotFoundError as error:
             raise FormatError(f"{path}: no such file; the folder is incomplete") from error
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise FormatError(f"{path}: cannot be read ({error})") from error
+        return cls.parse(content, str(path))
+
+    @classmethod
+    def parse(cls, content: bytes, path: str) -> Self:
+        """Validate a file's content; errors name `path`.
+
+        Raises:
+            FormatError: As `read`.
+        """
+        try:
+            raw = json.loads(content)
+        except ValueError as error:
             raise FormatError(f"{path}: cannot be read as JSON ({error})") from error
         known = cls.model_fields["format_version"].default
         found = raw.get("format_version") if isinstance(raw, dict) else None
@@ -226,6 +240,33 @@ class SnapshotManifest(_Manifest):
         fields = self.model_dump(exclude={"checksum"})
         canonical = json.dumps(fields, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+class ArchiveMember(_Strict):
+    """One file of an archive."""
+
+    name: str = Field(description="path inside the collection's folder")
+    size_bytes: int = Field(ge=0)
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+
+
+class ArchiveManifest(_Manifest):
+    """`archive.json`, an archive's first file: what a collection held and the files that follow."""
+
+    format_version: int = ARCHIVE_FORMAT
+    lamina: str = Field(description="version that wrote it")
+    created: str = Field(description="UTC, ISO 8601")
+    collection: str = Field(description="the folder's name")
+    documents: int = Field(ge=0)
+    generation: int = Field(ge=0, description="number of the last write that is in it")
+    snapshot: int | None = Field(description="number of the search index, if there is one")
+    members: list[ArchiveMember]
+    checksum: str = Field(description="sha256 over all other fields, see `digest`")
+
+    def digest(self) -> str:
+        """Digest every field but `checksum`."""
+        content = self.model_dump_json(exclude={"checksum"})
+        return hashlib.sha256(content.encode()).hexdigest()
 
 
 def encode_vector(vector: NDArray[np.float32]) -> str:

@@ -394,7 +394,12 @@ class DocumentStore:
         """Open a connection, unless another store has taken the path since this one was opened."""
         if self._closed:
             raise ValueError(f"{self.path} has been closed")
-        connection = connect(self.path, how, mapped=self._mapped)
+        try:
+            connection = connect(self.path, how, mapped=self._mapped)
+        except sqlite3.Error as error:
+            if self._identity is None or self.path.parent.is_dir():
+                raise
+            raise CollectionNotFoundError(f"{self.path.parent}: has been removed") from error
         try:
             reading = StoreReading(connection, self.path)
             if self._identity is not None and reading.get_meta("identity") != self._identity:

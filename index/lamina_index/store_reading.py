@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from lamina_index.store_file import damaged
 from lamina_index.store_words import WordReading
 
 _KEYS_PER_STATEMENT = 1000
+_PAGES_A_STEP = 512
 _MISSING = object()
 _Value = TypeVar("_Value", int, str)
 
@@ -218,6 +220,21 @@ class StoreReading:
             (key, last, limit),
         ).fetchall()
         return self._matrix(rows)
+
+    def copy_to(self, path: Path, on_step: Callable[[], object]) -> None:
+        """Write the whole database, as of this transaction, to a file that is not there yet.
+
+        Others may write to the database meanwhile; its log cannot be emptied until this is done.
+
+        Args:
+            path: The new file. It is not made durable.
+            on_step: Called every few megabytes; what it raises ends the copy.
+        """
+        with closing(sqlite3.connect(path)) as target:
+            target.execute("PRAGMA synchronous = OFF")
+            self._connection.backup(
+                target, pages=_PAGES_A_STEP, progress=lambda *_: on_step(), sleep=0
+            )
 
     def damage(self, dimension: int) -> list[str]:
         """List every damaged or missing part of the file, a line each."""

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from lamina_index import __version__
 from lamina_index.errors import LaminaError
-from lamina_service import embeddings, operations, page, routes
+from lamina_service import collection_routes, embeddings, operations, page, routes
 from lamina_service.edge import Edge
 from lamina_service.errors import add_error_handlers
 from lamina_service.metrics import Metrics
@@ -50,7 +50,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.metrics = Metrics()
     app.add_middleware(Edge, metrics=app.state.metrics, max_body_bytes=settings.max_body_bytes)
     add_error_handlers(app)
-    routers = [routes.router, embeddings.router, operations.open_router, operations.router]
+    routers = [
+        routes.router,
+        *collection_routes.routers,
+        embeddings.router,
+        operations.open_router,
+        operations.router,
+    ]
     for router in [*routers, page.router, *([page.docs_router] if settings.docs else [])]:
         app.router.routes.extend(router.routes)  # without the indirection of include_router
     return app

@@ -7,18 +7,20 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lamina_index.collection import MANIFEST_FILE
+from lamina_index.collection import MANIFEST_FILE, recover_swap, replaced_folder
+from lamina_index.collection_changes import drop_removed
 from lamina_index.encoder import Encoder
 from lamina_index.errors import CollectionNotFoundError, LaminaError
 from lamina_index.searcher import Searcher
 from lamina_index.snapshot_files import SNAPSHOTS
 from lamina_index.store import STORE_FILE
-from lamina_service.errors import PROBLEM_URI, problem_of
+from lamina_service.aliases import Aliases, is_plain
+from lamina_service.errors import PROBLEM_URI, NameTakenError, problem_of
 from lamina_service.metrics import Metrics
 
 REFRESH_SECONDS = 1.0
@@ -27,38 +29,43 @@ _RETIREMENT_SECONDS = 60.0
 
 T = TypeVar("T")
 _Stamp = tuple[int, int]
+_ABSENT = (0, 0)
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A collection as last opened; it is worth opening again when one of the `stamps` changes.
-
-    An open collection follows its own database and snapshots, so the stamp of its manifest is
-    enough; one that failed is worth another try when any of its parts has changed.
-    """
+    """A collection as last opened; it is worth opening again when one of the `stamps` changes."""
 
     stamps: tuple[_Stamp, ...]
     searcher: Searcher | None = None
     failure: LaminaError | None = None
 
+    def holds(self, folder: Path) -> bool:
+        """Whether the folder is as it was."""
+        return self.stamps == _stamps(folder, served=self.searcher is not None)
+
 
 class Catalog:
-    """Finds collections by name.
+    """Finds collections by name or alias.
 
     One that is damaged or was built by another encoder does not keep the others from being
     served, nor does one that fails in a way nobody foresaw: asking for it raises the error that
-    opening it gave. A background thread verifies
-    every file of what was opened, and takes up collections that are built, replaced, repaired or
-    removed while the service runs, within about a second.
+    opening it gave.
+
+    What another process does to a collection or an alias holds from the next request on: `follow`
+    compares what a request names with the disk, in microseconds where nothing has changed. A
+    background thread does so for all collections about every second, verifies every file of what
+    was opened, and frees the space of what was deleted.
     """
 
-    def __init__(self, data: Path, encoder: Encoder, metrics: Metrics) -> None:
+    def __init__(self, data: Path, encoder: Encoder, metrics: Metrics, aliases: Aliases) -> None:
         self._data = data
         self._encoder = encoder
         self._metrics = metrics
-        self._entries: dict[str, _Entry] = {}
+        self._aliases = aliases
+        self._entries: dict[str, _Entry] = {}  # replaced, never changed: others iterate over it
         self._retired: list[tuple[float, Searcher]] = []
         self._refreshing = threading.Lock()
         self._closing = threading.Event()
@@ -79,6 +86,11 @@ class Catalog:
         for _, searcher in self._retired:
             searcher.close()
 
+    @property
+    def aliases(self) -> dict[str, str]:
+        """The collection that each alias leads to, as known since the last `follow`."""
+        return {name: found.collection for name, found in sorted(self._aliases.known.items())}
+
     def names(self) -> list[str]:
         """All collections, also those that could not be opened, in order."""
         return sorted(self._entries)
@@ -88,16 +100,21 @@ class Catalog:
         return sum(entry.failure is not None for entry in self._entries.values())
 
     def get(self, name: str) -> Searcher:
-        """Give an open collection.
+        """Give an open collection, by its name or an alias, as of the last `follow` or later.
 
         Raises:
             CollectionNotFoundError: If there is none of that name.
             LaminaError: Why it could not be opened, or what is damaged in it.
         """
-        entry = self._entries.get(name)
+        entry = self._entries.get(self._aliases.resolve(name))
+        if entry is None:  # perhaps an alias was switched since, which another request has seen
+            self.follow(name)
+        collection = self._aliases.resolve(name)
+        entry = self._entries.get(collection)
         if entry is None:
             known = ", ".join(self.names()) or "none"
-            raise CollectionNotFoundError(f"no collection {name!r}; there is: {known}")
+            led = f" (alias {name!r} leads to it)" if collection != name else ""
+            raise CollectionNotFoundError(f"no collection {collection!r}{led}; there is: {known}")
         if entry.searcher is None:
             assert entry.failure is not None  # an entry has one or the other
             raise entry.failure.with_traceback(None)
@@ -110,12 +127,30 @@ class Catalog:
             CollectionNotFoundError: If there is none of that name.
             LaminaError: As `get`, and what `work` raises.
         """
-        searcher = self.get(name)
         try:
-            return work(searcher)
-        except CollectionNotFoundError:  # replaced or removed, and not yet taken note of
-            self.refresh()
             return work(self.get(name))
+        except CollectionNotFoundError:  # replaced, removed or switched, and not yet taken note of
+            self.follow(name)
+            return work(self.get(name))
+
+    def is_current(self, name: str) -> bool:
+        """Whether what is known of a name still holds; takes note of aliases that were changed.
+
+        Never waits for a collection to be opened, so the event loop may ask.
+        """
+        self._aliases.refresh()
+        name = self._aliases.resolve(name)
+        known = self._entries.get(name)
+        if known is not None:
+            return known.holds(self._data / name)
+        places = (self._data / name, replaced_folder(self._data / name)) if is_plain(name) else ()
+        return not any(map(_is_there, places))
+
+    def follow(self, name: str) -> None:
+        """Take up what has become of a collection or alias since it was last looked at."""
+        if not self.is_current(name):
+            with self._refreshing:
+                self._take_up(self._aliases.resolve(name))
 
     def describe(self, name: str) -> dict[str, Any]:
         """Tell a collection's state and size, or why it is not served.
@@ -124,58 +159,82 @@ class Catalog:
             CollectionNotFoundError: If there is none of that name.
         """
         try:
-            return {"name": name, "status": "open", **self.using(name, Searcher.info)}
+            described = self.using(name, _describe)
         except CollectionNotFoundError:
             raise
         except LaminaError as error:
-            problem = {"type": PROBLEM_URI + problem_of(error).slug, "detail": str(error)}
-            return {"name": name, "status": "failed", "problem": problem}
+            described = _describe_failed(self._aliases.resolve(name), error)
+        return {**described, "aliases": self._aliases.leading_to(described["name"])}
+
+    def describe_all(self) -> list[dict[str, Any]]:
+        """Tell the state of all collections, as they are now on the disk."""
+        self.refresh()
+        found = []
+        for name in self.names():
+            if name in self._aliases.known:  # made on the disk, where nobody knows of aliases
+                taken = NameTakenError(f"alias {name!r} hides this collection; rename one of them")
+                found.append({**_describe_failed(name, taken), "aliases": []})
+                continue
+            with suppress(CollectionNotFoundError):  # gone meanwhile
+                found.append(self.describe(name))
+        return found
 
     def refresh(self) -> None:
-        """Open what is new or changed, let go of what is gone."""
+        """Open what is new or changed, let go of what is gone, take note of all aliases."""
+        self._aliases.refresh()
+        found = {
+            manifest.parent.name
+            for manifest in self._data.glob(f"*/{MANIFEST_FILE}")
+            if not manifest.parent.name.startswith(".")  # those are builds under way
+        }
         with self._refreshing:
-            folders = {
-                manifest.parent.name: manifest.parent
-                for manifest in self._data.glob(f"*/{MANIFEST_FILE}")
-                if not manifest.parent.name.startswith(".")  # those are builds under way
-            }
-            for name in self._entries.keys() - folders.keys():
-                self._put(name, None)
-            for name, folder in folders.items():
-                known = self._entries.get(name)
-                if known is None or known.stamps != _stamps(folder)[: len(known.stamps)]:
-                    self._put(name, self._open(folder))
+            for name in self._entries.keys() | found:
+                self._take_up(name)
+
+    def _take_up(self, name: str) -> None:
+        folder = self._data / name
+        known = self._entries.get(name)
+        if known is not None and known.holds(folder):
+            return
+        with suppress(LaminaError, OSError):  # then there is nothing to open
+            recover_swap(folder)
+        if _is_there(folder):
+            self._put(name, self._open(folder))
+        elif known is not None:
+            self._put(name, None)
+            self._metrics.collection_gone(name)
+            _logger.info("collection %s is gone", name)
 
     def _open(self, folder: Path) -> _Entry:
-        stamps = _stamps(folder)  # as before, so that a change meanwhile is noticed
+        failed = _stamps(folder, served=False)  # as before, so that a change meanwhile is noticed
+        served = _stamps(folder, served=True)
         try:
             with ExitStack() as undo:
                 searcher = undo.enter_context(Searcher.open(folder, self._encoder))
                 info = searcher.info()
                 undo.pop_all()
         except Exception as error:  # noqa: BLE001 - must not keep the others from being served
-            return _failed(folder, stamps, error)
+            return _failed(folder, failed, error)
         index_bytes = info["index"]["size_bytes"] if info["index"] else 0
         self._metrics.collection_opened(
             folder.name, documents=info["count"], size_bytes=info["store_bytes"] + index_bytes
         )
         _logger.info("collection %s is open: %d documents", folder.name, info["count"])
-        return _Entry(stamps[:1], searcher=searcher)
+        return _Entry(served, searcher=searcher)
 
     def _put(self, name: str, entry: _Entry | None) -> None:
         before = self._entries.get(name)
         if before is not None and before.searcher is not None:
             self._retired.append((time.monotonic(), before.searcher))
-        if entry is None:
-            self._entries.pop(name, None)
-        else:
-            self._entries[name] = entry
+        entries = {known: kept for known, kept in self._entries.items() if known != name}
+        self._entries = entries if entry is None else {**entries, name: entry}
 
     def _keep(self) -> None:
         while not self._closing.is_set():
             try:
                 self._close_retired()
                 self.refresh()
+                drop_removed(self._data)
                 for name in self.names():
                     self._verify(name)
             except Exception:  # the thread's edge: whatever it is, the next round may go well
@@ -187,7 +246,7 @@ class Catalog:
         entry = self._entries.get(name)
         if entry is None or entry.searcher is None or entry.searcher.verified:
             return
-        stamps = _stamps(self._data / name)
+        stamps = _stamps(self._data / name, served=False)
         try:
             entry.searcher.verify()
         except Exception as error:  # noqa: BLE001 - must not keep the others from being verified
@@ -198,6 +257,15 @@ class Catalog:
     def _close_retired(self) -> None:
         while self._retired and time.monotonic() - self._retired[0][0] > _RETIREMENT_SECONDS:
             self._retired.pop(0)[1].close()
+
+
+def _describe(searcher: Searcher) -> dict[str, Any]:
+    return {"name": searcher.folder.name, "status": "open", **searcher.info()}
+
+
+def _describe_failed(name: str, error: LaminaError) -> dict[str, Any]:
+    problem = {"type": PROBLEM_URI + problem_of(error).slug, "detail": str(error)}
+    return {"name": name, "status": "failed", "problem": problem}
 
 
 def _failed(folder: Path, stamps: tuple[_Stamp, ...], error: Exception) -> _Entry:
@@ -211,15 +279,24 @@ def _failed(folder: Path, stamps: tuple[_Stamp, ...], error: Exception) -> _Entr
     return _Entry(stamps, failure=failure)
 
 
-def _stamps(folder: Path) -> tuple[_Stamp, ...]:
-    """Stamp manifest, database and snapshots, in this order."""
-    return tuple(_stamp(folder / part) for part in (MANIFEST_FILE, STORE_FILE, SNAPSHOTS))
+def _stamps(folder: Path, *, served: bool) -> tuple[_Stamp, ...]:
+    """What shows that a collection should be opened again.
+
+    One that is served follows its own database and snapshots, so the stamp of its manifest is
+    enough; one that failed is worth another try when any of its parts has changed.
+    """
+    parts = (MANIFEST_FILE,) if served else (MANIFEST_FILE, STORE_FILE, SNAPSHOTS)
+    return tuple(_stamp(f"{folder}/{part}") for part in parts)
 
 
-def _stamp(path: Path) -> _Stamp:
+def _is_there(folder: Path) -> bool:
+    return _stamp(f"{folder}/{MANIFEST_FILE}") != _ABSENT
+
+
+def _stamp(path: str) -> _Stamp:
     """Inode and time of the last change, also of its rights."""
     try:
         found = os.stat(path)
     except OSError:
-        return (0, 0)
+        return _ABSENT
     return (found.st_ino, found.st_ctime_ns)

@@ -7,7 +7,8 @@ here, by one pydantic call on the raw bytes, which spares each request the solve
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, ClassVar, get_type_hints
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 
 import orjson
 from fastapi import Request, Response
@@ -18,12 +19,17 @@ from lamina_service.access import check_access
 from lamina_service.errors import MediaTypeError
 from lamina_service.keys import Scope
 
+if TYPE_CHECKING:
+    from lamina_service.service import Service
+
 
 class DirectRoute(APIRoute):
     """Calls `handler(request, **path_parameters)`, with what the handler's signature names.
 
     A parameter `body` is the JSON body and a parameter `parameters` the query string, each read
-    into the pydantic model of its annotation. Handlers return a `Response`.
+    into the pydantic model of its annotation; a body that has a default may be left out. Handlers
+    return a `Response`. When they are called, the catalog knows the present state of what a path
+    parameter `collection` names.
     """
 
     access: ClassVar[Scope | None] = None
@@ -35,14 +41,19 @@ class DirectRoute(APIRoute):
         models = get_type_hints(handler)
         body_model: type[BaseModel] | None = models.get("body")
         query_model: type[BaseModel] | None = models.get("parameters")
+        may_be_left_out = _has_default(handler, "body")
 
         async def handle(request: Request) -> Response:
             if access is not None:
                 check_access(request.scope, request.app.state.service.keys, access)
             arguments: dict[str, Any] = dict(request.path_params)
+            if "collection" in arguments:
+                await _follow(request.app.state.service, arguments["collection"])
             if body_model is not None:
-                _check_media_type(request.headers.get("content-type", ""))
-                arguments["body"] = body_model.model_validate_json(await request.body())
+                content = await request.body()
+                if content or not may_be_left_out:
+                    _check_media_type(request.headers.get("content-type", ""))
+                    arguments["body"] = body_model.model_validate_json(content)
             if query_model is not None:
                 arguments["parameters"] = query_model.model_validate(_query(request))
             return await handler(request, **arguments)
@@ -56,9 +67,32 @@ class ReadRoute(DirectRoute):
     access = "read"
 
 
-def json_response(content: object) -> Response:
+class WriteRoute(DirectRoute):
+    """For whoever may change what collections hold."""
+
+    access = "write"
+
+
+class AdminRoute(DirectRoute):
+    """For whoever may change which collections there are."""
+
+    access = "admin"
+
+
+def json_response(content: object, status: int = 200) -> Response:
     """Send JSON as it is: it was made to fit the documented model, which a test checks."""
-    return Response(orjson.dumps(content), media_type="application/json")
+    return Response(orjson.dumps(content), status, media_type="application/json")
+
+
+def _has_default(handler: Callable[..., object], name: str) -> bool:
+    found = signature(handler).parameters.get(name)
+    return found is not None and found.default is not Parameter.empty
+
+
+async def _follow(service: Service, collection: str) -> None:
+    """Take up, off the event loop, what other workers did to a collection or an alias."""
+    if not service.catalog.is_current(collection):
+        await service.reads.run(service.catalog.follow, collection)
 
 
 def _check_media_type(content_type: str) -> None:

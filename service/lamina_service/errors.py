@@ -67,6 +67,38 @@ class ModelNotFoundError(LaminaError):
     """The embeddings of another encoder than the loaded one were asked for."""
 
 
+class AliasNotFoundError(LaminaError):
+    """No alias has the name."""
+
+
+class AliasChangedError(LaminaError):
+    """An alias was led elsewhere while a request to switch it was under way."""
+
+
+class NameTakenError(LaminaError):
+    """A name is to be an alias and a collection at once."""
+
+
+class CollectionInUseError(LaminaError):
+    """A collection that an alias leads to was to be deleted."""
+
+
+class CanaryFailedError(LaminaError):
+    """An alias was not switched, since the new collection does not answer as was demanded.
+
+    Attributes:
+        failures: The part of the request, such as `canary.queries[3]`, and what is wrong with it.
+    """
+
+    def __init__(self, message: str, failures: list[tuple[str, str]]) -> None:
+        super().__init__(message)
+        self.failures = failures
+
+
+class SnapshotsOffError(LaminaError):
+    """No folder is configured that archives could be written to."""
+
+
 class QueueFullError(LaminaError):
     """As much work is waiting as the service admits."""
 
@@ -88,6 +120,7 @@ REQUEST_PROBLEMS: dict[type[LaminaError], Problem] = {
     index.BlankTextError: Problem(422, "blank-text", "Nothing to search for"),
     index.CollectionNotFoundError: Problem(404, "collection-not-found", "No such collection"),
     index.CollectionBusyError: Problem(409, "collection-busy", "Collection is being written"),
+    index.CollectionExistsError: Problem(409, "collection-exists", "Collection exists"),
     index.DamagedError: Problem(503, "collection-damaged", "Damaged collection"),
     index.FilterError: Problem(422, "invalid-filter", "Filter does not fit"),
     index.NoWordIndexError: Problem(409, "no-word-index", "Words cannot be searched yet"),
@@ -100,6 +133,12 @@ REQUEST_PROBLEMS: dict[type[LaminaError], Problem] = {
     ScopeError: Problem(403, "scope-insufficient", "The key does not allow this"),
     LocalOnlyError: Problem(403, "local-only", "Without keys, local requests only"),
     ModelNotFoundError: Problem(404, "model-not-found", "No such model"),
+    AliasNotFoundError: Problem(404, "alias-not-found", "No such alias"),
+    AliasChangedError: Problem(409, "alias-changed", "Alias was switched meanwhile"),
+    NameTakenError: Problem(409, "name-taken", "Name is in use"),
+    CollectionInUseError: Problem(409, "collection-in-use", "An alias leads to it"),
+    CanaryFailedError: Problem(409, "canary-failed", "New collection failed its canary"),
+    SnapshotsOffError: Problem(409, "snapshots-off", "No folder for archives is configured"),
     QueueFullError: Problem(429, "queue-full", "Too much work is waiting"),
 }
 """What a request can be answered."""
@@ -111,7 +150,6 @@ _OTHER_PROBLEMS: dict[type[LaminaError], Problem] = {
     index.DeviceError: Problem(503, "device-unavailable", "Device cannot run the encoder"),
     index.CorpusError: Problem(422, "unreadable-corpus", "Unreadable corpus"),
     index.RejectedRowsError: Problem(422, "rejected-rows", "Rows were rejected"),
-    index.CollectionExistsError: Problem(409, "collection-exists", "Collection exists"),
     index.IndexFactoryError: Problem(422, "index-factory", "Index type cannot be built"),
     index.ResumeError: Problem(409, "build-differs", "Unfinished build of something else"),
     index.EvaluationError: Problem(422, "evaluation", "Queries and judgements do not fit"),
@@ -171,6 +209,8 @@ async def _answer_lamina_error(request: Request, error: Exception) -> Response:
         members["errors"] = [{"field": error.field, "message": error.message}]
     if isinstance(error, index.FilterError):
         members["errors"] = [{"field": error.path, "message": error.found}]
+    if isinstance(error, CanaryFailedError):
+        members["errors"] = [{"field": field, "message": told} for field, told in error.failures]
     if isinstance(error, index.EncoderOutputError) and error.items:
         members["items"] = list(error.items)
     if problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:

@@ -1,4 +1,4 @@
-"""API keys: `service.sqlite` in the data folder, and what a request must carry.
+"""API keys: kept in `service.sqlite`, and what a request must carry.
 
 A key is 256 random bits, so a plain sha256 keeps it: there is no dictionary to try.
 """
@@ -16,27 +16,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, Self, get_args
 
-from lamina_index.errors import DamagedError, FormatError
-from lamina_service.errors import SettingsError
+from lamina_service.database import open_database
 
 Scope = Literal["read", "write", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 """In order: each allows what those before it allow."""
 
-DATABASE = "service.sqlite"
-DATABASE_VERSION = 1
 TOKEN_PREFIX = "lamina_"  # noqa: S105 - marks keys for secret scanners, is none itself
-
-_SCHEMA = """
-CREATE TABLE keys (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    name TEXT NOT NULL,
-    scope TEXT NOT NULL CHECK (scope IN ('read', 'write', 'admin')),
-    sha256 BLOB NOT NULL UNIQUE,
-    created TEXT NOT NULL,
-    revoked TEXT
-) STRICT
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,28 +54,9 @@ class KeyStore:
         """Open, or make, the data folder's `service.sqlite`.
 
         Raises:
-            SettingsError: If the folder is missing or cannot be written.
-            FormatError: If a newer Lamina wrote the file.
-            DamagedError: If it is not a database.
+            SettingsError, FormatError, DamagedError: As `open_database`.
         """
-        path = data / DATABASE
-        if not data.is_dir():
-            raise SettingsError(f"{data}: no such folder; build a collection in it first")
-        try:
-            connection = sqlite3.connect(
-                path, timeout=5, isolation_level=None, check_same_thread=False
-            )
-            _migrate(connection, path)
-        except sqlite3.OperationalError as error:
-            raise SettingsError(
-                f"{path}: {error}; the service must be able to write it. Collections that it may "
-                "not write can be linked into a folder that it may"
-            ) from error
-        except sqlite3.DatabaseError as error:
-            raise DamagedError(
-                f"{path}: {error}; remove it and make the keys again with `lamina keys create`"
-            ) from error
-        return cls(connection)
+        return cls(open_database(data))
 
     def create(self, scope: Scope, name: str = "") -> tuple[int, str]:
         """Make a key; its id and the key, which cannot be shown again."""
@@ -161,22 +128,6 @@ def opened(data: Path) -> Iterator[KeyStore]:
 def allows(held: Scope, needed: Scope) -> bool:
     """Tell whether a scope includes another."""
     return SCOPES.index(held) >= SCOPES.index(needed)
-
-
-def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("BEGIN IMMEDIATE")
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version > DATABASE_VERSION:
-        connection.rollback()
-        raise FormatError(
-            f"{path}: version {version}, this Lamina reads up to {DATABASE_VERSION}; "
-            "use the Lamina that wrote it"
-        )
-    if version == 0:
-        connection.execute(_SCHEMA)
-        connection.execute(f"PRAGMA user_version = {DATABASE_VERSION}")
-    connection.commit()
 
 
 def _digest(token: str) -> bytes:

@@ -120,6 +120,10 @@ class Metrics:
         self._documents.labels(name).set(documents)
         self._bytes.labels(name).set(size_bytes)
 
+    def collection_gone(self, name: str) -> None:
+        """Tell that a collection was deleted; over several workers a label cannot be taken back."""
+        self.collection_opened(name, documents=0, size_bytes=0)
+
     def encoder_loaded(self, name: str, precision: str, provider: str) -> None:
         """Tell which encoder runs where."""
         self._encoder.labels(name, precision, provider).set(1)

@@ -9,6 +9,7 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from lamina_index.errors import DocumentNotFoundError
+from lamina_service.catalog import Catalog
 from lamina_service.direct_route import ReadRoute, json_response
 from lamina_service.openapi import BEARER, problems
 from lamina_service.schemas import (
@@ -95,8 +96,8 @@ async def get_document(request: Request, collection: str, document_id: str) -> R
 async def list_collections(request: Request) -> Response:
     """List all collections, also those that could not be opened."""
     service: Service = request.app.state.service
-    names = service.catalog.names()
-    return json_response({"collections": await service.reads.map(service.catalog.describe, names)})
+    found = await service.reads.run(Catalog.describe_all, service.catalog)
+    return json_response({"collections": found})
 
 
 @router.get(

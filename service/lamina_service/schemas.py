@@ -273,6 +273,7 @@ class Facet(_Reply):
 class SearchReply(_Reply):
     """Hits, best first; equal scores by id."""
 
+    collection: str = Field(description="that was searched: where an alias led")
     hits: list[Hit]
     total: int = Field(description="documents that pass the filter; all where there is none")
     facets: dict[str, Facet] = Field(description="by field, those that were asked for")
@@ -334,6 +335,7 @@ class CollectionReply(_Reply):
 
     name: str
     status: Literal["open", "failed"]
+    aliases: list[str] = Field(description="names that lead to it")
     problem: CollectionProblem | None = None
     count: int | None = Field(None, description="documents")
     dimension: int | None = None
@@ -409,6 +411,7 @@ class InfoReply(_Reply):
     workers: int
     queue: QueueInfo
     versions: dict[str, str]
+    aliases: dict[str, str] = Field(description="the collection that each alias leads to")
     collections: list[CollectionReply]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,7 +46,7 @@ class SearchJob:
     """A checked search, and when it was queued.
 
     Attributes:
-        collection: Its name.
+        collection: Its name or an alias.
         vector: (D,) of any length but zero, where the request has one.
         options: What is asked for beside query or vector.
         part: Which part of a batch this is, such as `searches[3].`; empty for a search alone.
@@ -87,7 +86,10 @@ class SearchJob:
         began = time.perf_counter()
         encoding = query.seconds if query else 0.0
         try:
-            result = self.service.catalog.using(self.collection, partial(self._search, query))
+            collection, result = self.service.catalog.using(
+                self.collection,
+                lambda searcher: (searcher.folder.name, self._search(query, searcher)),
+            )
         except BlankTextError as error:
             raise BlankTextError(f"{self.part}query: {error}") from error
         seconds = {"queue": began - self.queued_at - encoding, **result.took}
@@ -95,6 +97,7 @@ class SearchJob:
         took = {stage: round(seconds.get(stage, 0.0) * 1000, 3) for stage in STAGES}
         took["total"] = round((time.perf_counter() - self.queued_at) * 1000, 3)
         reply = {
+            "collection": collection,
             "hits": [_hit(hit, self.request.fields) for hit in result.hits],
             "total": result.total,
             "facets": {name: _facet(facet) for name, facet in result.facets.items()},

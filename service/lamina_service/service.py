@@ -6,12 +6,14 @@ import contextlib
 import functools
 import platform
 import sqlite3
+import threading
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Self
 
 from lamina_index.encoder import OnnxEncoder
 from lamina_index.runtime import available_threads
+from lamina_service.aliases import Aliases
 from lamina_service.catalog import Catalog
 from lamina_service.errors import InvalidRequestError
 from lamina_service.keys import KeyStore
@@ -20,6 +22,9 @@ from lamina_service.settings import Settings
 from lamina_service.work_queue import WorkQueue
 
 _READ_THREADS = 2
+_CHANGE_THREADS = 2
+"""One may be busy with an archive, of which there is one at a time; the other is not held up."""
+_CHANGES_WAITING = 16
 _PACKAGES = (
     "lamina-search",
     "onnxruntime",
@@ -39,15 +44,20 @@ class Service:
     Attributes:
         searches: Runs whatever needs the encoder or scans vectors.
         reads: Runs short reads of the database, which a full queue of searches does not hold up.
+        changes: Makes, deletes and archives collections and switches aliases.
+        closing: Set when the service stops; long work ends then.
     """
 
     settings: Settings
     metrics: Metrics
     keys: KeyStore
     encoder: OnnxEncoder
+    aliases: Aliases
     catalog: Catalog
     searches: WorkQueue
     reads: WorkQueue
+    changes: WorkQueue
+    closing: threading.Event
 
     @classmethod
     def open(cls, settings: Settings, metrics: Metrics) -> Self:
@@ -66,7 +76,8 @@ class Service:
             threads=1,  # each of the queue's threads runs one text at a time
         )
         metrics.encoder_loaded(encoder.name, encoder.precision, encoder.provider)
-        catalog = Catalog(settings.data, encoder, metrics)
+        aliases = Aliases(settings.data)
+        catalog = Catalog(settings.data, encoder, metrics, aliases)
         catalog.open()
         searches = WorkQueue(
             "search",
@@ -75,13 +86,28 @@ class Service:
             on_depth=metrics.set_queue_depth,
         )
         reads = WorkQueue("read", threads=_READ_THREADS, capacity=settings.queue_size)
-        return cls(settings, metrics, keys, encoder, catalog, searches, reads)
+        changes = WorkQueue("change", threads=_CHANGE_THREADS, capacity=_CHANGES_WAITING)
+        return cls(
+            settings=settings,
+            metrics=metrics,
+            keys=keys,
+            encoder=encoder,
+            aliases=aliases,
+            catalog=catalog,
+            searches=searches,
+            reads=reads,
+            changes=changes,
+            closing=threading.Event(),
+        )
 
     def close(self) -> None:
-        """Finish what is queued and close everything."""
+        """Finish what is queued, give up archives, and close everything."""
+        self.closing.set()
         self.searches.close()
         self.reads.close()
+        self.changes.close()
         self.catalog.close()
+        self.aliases.close()
         self.encoder.close()
         self.keys.close()
 
@@ -107,6 +133,7 @@ class Service:
 
     def describe(self) -> dict[str, Any]:
         """Tell what runs here, for `/info`."""
+        collections = self.catalog.describe_all()
         return {
             "encoder": {
                 "name": self.encoder.name,
@@ -120,7 +147,8 @@ class Service:
             "workers": self.settings.workers,
             "queue": {"depth": self.searches.depth, "capacity": self.searches.capacity},
             "versions": _versions(),
-            "collections": [self.catalog.describe(name) for name in self.catalog.names()],
+            "aliases": self.catalog.aliases,
+            "collections": collections,
         }
 
 

@@ -43,6 +43,9 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(2 * 1024 * 1024, ge=1024, description="longest request body")
     max_text_chars: int = Field(32_768, ge=1, description="longest query or text to embed")
     max_batch: int = Field(256, ge=1, description="most searches or texts in one request")
+    snapshots: Path | None = Field(
+        None, description="folder that archives are written to on request; without it none are"
+    )
     metrics: Literal["key", "open", "off"] = Field(
         "key", description="/metrics needs a key like the rest, none, or does not exist"
     )

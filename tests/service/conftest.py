@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -106,6 +107,16 @@ def running(settings: Settings) -> Iterator[Running]:
 def service(data: Path) -> Iterator[Running]:
     """The real application with the bundled encoder, shared by tests that change nothing."""
     with running(Settings(data=data, threads=2)) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def changing_service(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """The same on a copy of the data folder, with a folder for archives, to be changed."""
+    folder = tmp_path_factory.mktemp("changing")
+    shutil.copytree(data / "small", folder / "data" / "small")
+    settings = Settings(data=folder / "data", snapshots=folder / "archives", threads=2)
+    with running(settings) as started:
         yield started
 
 

@@ -5,8 +5,9 @@ import pytest
 
 from lamina_index.cli import main
 from lamina_index.errors import DamagedError, FormatError
+from lamina_service.database import DATABASE
 from lamina_service.errors import SettingsError
-from lamina_service.keys import DATABASE, KeyStore, allows
+from lamina_service.keys import KeyStore, allows
 
 
 @pytest.fixture

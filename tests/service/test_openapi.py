@@ -39,7 +39,9 @@ def _asked() -> list[Any]:
 
 
 @pytest.mark.parametrize(("operation", "mode"), _asked())
-def test_every_reply_is_as_documented(service: Any, operation: Any, mode: GenerationMode) -> None:
+def test_every_reply_is_as_documented(
+    changing_service: Any, operation: Any, mode: GenerationMode
+) -> None:
     @settings(
         max_examples=12,
         deadline=None,
@@ -49,9 +51,10 @@ def test_every_reply_is_as_documented(service: Any, operation: Any, mode: Genera
     )
     @given(operation.as_strategy(generation_mode=mode))
     def ask(case: Any) -> None:
-        if mode is GenerationMode.POSITIVE and "collection" in case.path_parameters:
+        reads = case.method in ("GET", "POST")  # others make and delete collections
+        if mode is GenerationMode.POSITIVE and reads and "collection" in case.path_parameters:
             case.path_parameters["collection"] = "small"
-        case.call_and_validate(base_url=service.url, checks=CHECKS)
+        case.call_and_validate(base_url=changing_service.url, checks=CHECKS)
 
     ask()
 
@@ -80,4 +83,4 @@ def test_documented_problem_statuses_are_those_that_a_request_can_meet(service: 
         for operation in operations.values()
         for status in operation["responses"]
     }
-    assert documented == {"200"} | {str(found.status) for found in REQUEST_PROBLEMS.values()}
+    assert documented == {"200", "201"} | {str(found.status) for found in REQUEST_PROBLEMS.values()}

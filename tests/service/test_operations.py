@@ -14,6 +14,7 @@ import pytest
 from lamina_index.encoder import OnnxEncoder
 from lamina_index.errors import CollectionNotFoundError, DamagedError
 from lamina_index.searcher import Searcher
+from lamina_service.aliases import Aliases
 from lamina_service.catalog import Catalog
 from lamina_service.keys import KeyStore
 from lamina_service.metrics import Metrics, forget_dead_workers
@@ -97,7 +98,7 @@ def test_a_damaged_and_a_foreign_collection_do_not_keep_the_sound_one_from_being
 
 @pytest.fixture
 def catalog(tmp_path: Path, default_encoder: OnnxEncoder) -> Catalog:
-    return Catalog(tmp_path, default_encoder, Metrics())
+    return Catalog(tmp_path, default_encoder, Metrics(), Aliases(tmp_path))
 
 
 def test_a_collection_built_replaced_or_removed_meanwhile_is_taken_up(
@@ -115,6 +116,7 @@ def test_a_collection_built_replaced_or_removed_meanwhile_is_taken_up(
     catalog.refresh()
     assert catalog.get("new") is not first
     assert first.search("cats").hits  # a search that began before still ends
+    shutil.rmtree(tmp_path / ".new.old")
     shutil.rmtree(tmp_path / "new")
     catalog.refresh()
     assert catalog.names() == []

@@ -1,12 +1,15 @@
-"""`lamina index`: build a collection, look into it, check it, mend its index, take it out again."""
+"""`lamina index`: build a collection, look into it, check and mend it, take it out, archive it."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand
+
+if TYPE_CHECKING:
+    from lamina_index.manifest import ArchiveManifest
 
 app = typer.Typer(
     add_completion=False,
@@ -227,6 +230,39 @@ def export(
         _print_json({"documents": count, "output": str(output)})
     else:
         typer.echo(f"{count} documents written to {output}", err=True)
+
+
+@app.command()
+def snapshot(
+    collection: Collection,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Archive to write; a new file.")],
+    json: Json = False,
+) -> None:
+    """Write a collection to one verified file; it may be served and written to meanwhile."""
+    from lamina_index.archive import write_archive
+
+    _tell_archive(write_archive(collection, file), f"{collection} is archived in {file}", json)
+
+
+@app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `snapshot` wrote.")],
+    collection: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of the collection; a new one.")
+    ],
+    json: Json = False,
+) -> None:
+    """Make the collection that an archive holds, once every byte of it is found right."""
+    from lamina_index.archive_restore import restore_archive
+
+    _tell_archive(restore_archive(file, collection), f"{collection} is restored from {file}", json)
+
+
+def _tell_archive(manifest: ArchiveManifest, done: str, json: bool) -> None:
+    if json:
+        _print_json(manifest.model_dump(mode="json"))
+    else:
+        typer.echo(f"{manifest.documents} documents; {done}", err=True)
 
 
 def _print_json(value: object) -> None:

@@ -60,7 +60,7 @@ class FieldTypes:
                     if kind is not None:
                         seen.setdefault(name, []).append(kind)
         for name, kinds in seen.items():
-            if _name_fault(name) or len(self.known) >= MAX_FIELDS:
+            if name_fault(name) or len(self.known) >= MAX_FIELDS:
                 continue
             first, kinds_found = kinds[0], set(kinds)
             mixed = len(kinds_found) > 1 if textual else first == "date" and "string" in kinds_found
@@ -79,7 +79,7 @@ class FieldTypes:
         return {name: self._value(name, value, textual) for name, value in present.items()}
 
     def _value(self, name: str, value: object, textual: bool) -> MetadataValue:
-        if fault := _name_fault(name):
+        if fault := name_fault(name):
             raise RowError(f"field {quote(name)} {fault}")
         known = self.known.get(name)
         if known is None:
@@ -98,7 +98,8 @@ class FieldTypes:
 _SUPPORTED = "expected a string, finite number within 64 bits, boolean, date or list of strings"
 
 
-def _name_fault(name: str) -> str | None:
+def name_fault(name: str) -> str | None:
+    """Why a name cannot be a field's; None if it can."""
     if not name.strip():
         return "has a blank name"
     if name in RESERVED_FIELDS:
