@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ DATABASE_VERSION = 2
 """2 added aliases; a file of version 1 becomes one of version 2 when it is opened."""
 
 _BUSY_TIMEOUT_SECONDS = 10.0
+_RETRY_SECONDS = 0.005
 
 _KEYS = """
 CREATE TABLE keys (
@@ -108,7 +110,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     """Bring the file to this version in one transaction; workers that start together take turns."""
-    connection.execute("PRAGMA journal_mode = WAL")
+    _use_log(connection)
     connection.execute("BEGIN IMMEDIATE")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > DATABASE_VERSION:
@@ -122,6 +124,24 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     if version < DATABASE_VERSION:
         connection.execute(f"PRAGMA user_version = {DATABASE_VERSION}")
     connection.execute("COMMIT")
+
+
+def _use_log(connection: sqlite3.Connection) -> None:
+    """Turn the write-ahead log on, in turn with others: here SQLite itself does not wait for them.
+
+    Two that both read an empty file and want to write it would wait for each other, so SQLite
+    refuses one of them at once, whatever the timeout.
+    """
+    deadline = time.monotonic() + _BUSY_TIMEOUT_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            busy = (error.sqlite_errorcode or 0) & 0xFF == sqlite3.SQLITE_BUSY
+            if not busy or time.monotonic() > deadline:
+                raise
+            time.sleep(_RETRY_SECONDS)
 
 
 def _told(path: Path, error: sqlite3.Error) -> LaminaError:

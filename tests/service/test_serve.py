@@ -109,7 +109,11 @@ def test_a_worker_that_dies_is_replaced(data: Path) -> None:
     with _process(*command) as process:
         url = _read_until(process, r"http://\S+")[0]
         assert httpx.get(f"{url}/readyz", timeout=60, trust_env=False).status_code == 200
-        os.kill(_workers(process)[0], signal.SIGKILL)
+        killed = _workers(process)[0]
+        worker = os.pidfd_open(killed)
+        os.kill(killed, signal.SIGKILL)  # till it is gone, connections that it took are reset
+        assert select.select([worker], [], [], 30)[0]
+        os.close(worker)
         for _ in range(20):
             reply = httpx.post(url + SEARCH, json={"query": "cats"}, timeout=60, trust_env=False)
             assert reply.status_code == 200
