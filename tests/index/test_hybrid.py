@@ -109,7 +109,7 @@ def test_a_row_that_words_found_low_down_leaves_no_gap(
     monkeypatch: pytest.MonkeyPatch,
     fusion: Fusion,
 ) -> None:
-    monkeypatch.setattr(ranking_module, "LEG_DEPTH", 3)
+    monkeypatch.setattr(ranking_module, "LEG_DEPTH", 20)
     made = make_collection()
     rows = np.random.default_rng(1).standard_normal((120, 32)).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)  # of no meaning, so the legs disagree
