@@ -102,6 +102,28 @@ def test_pages_put_together_are_the_listing(
     ]
 
 
+@pytest.mark.parametrize("fusion", ["ranks", "scores"])
+def test_a_row_that_words_found_low_down_leaves_no_gap(
+    make_collection: MakeCollection,
+    word_encoder: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    fusion: Fusion,
+) -> None:
+    monkeypatch.setattr(ranking_module, "LEG_DEPTH", 20)
+    made = make_collection()
+    rows = np.random.default_rng(1).standard_normal((120, 32)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)  # of no meaning, so the legs disagree
+    made.store.upsert([Document(name, text, {}) for name, text in texts().items()], rows)
+    made.snapshot()
+    # so little weight that a row of the words' best may come after all others
+    options = replace(HYBRID, fusion=fusion, lexical_weight=0.01)
+    with Searcher.open(made.folder, word_encoder) as opened:
+        whole = opened.search("learn the drums", replace(options, top_k=1000)).hits
+        for top_k in (1, 4, 10, 30, 60, 100):
+            hits = opened.search("learn the drums", replace(options, top_k=top_k)).hits
+            assert [hit.id for hit in hits] == [hit.id for hit in whole[:top_k]]
+
+
 def test_each_hit_tells_the_score_and_rank_of_each_leg(searcher: Searcher) -> None:
     dense = {hit.id: hit for hit in searcher.search("learn guitar", SearchOptions(top_k=1000)).hits}
     lexical = searcher.search("learn guitar", SearchOptions(mode="lexical", top_k=1000)).hits

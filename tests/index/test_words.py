@@ -326,9 +326,14 @@ def unit_rows(word_encoder: Any) -> NDArray[np.float32]:
     return rows
 
 
+@pytest.mark.parametrize("window", [1, 4, 100])
 def test_equal_scores_come_by_id_and_pages_join(
-    make_collection: MakeCollection, word_encoder: Any
+    make_collection: MakeCollection,
+    word_encoder: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    window: int,
 ) -> None:
+    monkeypatch.setattr(words_module, "WINDOW", window)
     texts = {f"{number:02}": "guitar" for number in reversed(range(30))} | {"x": "drums"}
     made = make(make_collection, word_encoder, texts)
     with Searcher.open(made.folder) as searcher:
