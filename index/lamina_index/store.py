@@ -38,7 +38,6 @@ from lamina_index.store_file import (
     STORE_FORMAT,
     cannot_make_log,
     check_format,
-    check_size,
     connect,
     create_file,
     damaged,
@@ -90,6 +89,7 @@ class DocumentStore:
         self._identity: str | None = None
         try:
             with self.reading() as reading:
+                reading.check_size()
                 check_format(path, *reading.format())
                 self.dimension = reading.number("dimension")
                 self._identity = str(reading.get_meta("identity"))
@@ -138,7 +138,6 @@ class DocumentStore:
             raise CollectionNotFoundError(f"{folder}: no such collection folder")
         if not path.is_file():
             raise damaged(path, "the file is missing")
-        check_size(path)
         return cls(path, read_only=read_only, mapped=mapped)
 
     def close(self) -> None:

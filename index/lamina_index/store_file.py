@@ -123,26 +123,24 @@ def check_format(path: Path, application_id: int, version: int) -> None:
         )
 
 
-def check_size(path: Path) -> None:
-    """Refuse a file that is cut or not a database, before SQLite meets the missing page.
+def check_size(path: Path, connection: sqlite3.Connection) -> None:
+    """Refuse a file that is cut, before a search meets the missing page.
 
     While a log lies beside it the file may rightly be shorter than its header says.
+
+    The file is never opened but by SQLite: when a process closes it, the system drops all of the
+    process's locks on it, and SQLite's other connections here would lose theirs without knowing.
     """
+    pages, size = (
+        connection.execute(f"PRAGMA {name}").fetchall()[0][0]
+        for name in ("page_count", "page_size")
+    )
     log = path.with_name(f"{path.name}-wal")
-    try:
-        with path.open("rb") as stream:
-            header = stream.read(100)
-        found = path.stat().st_size
-    except OSError as error:
-        raise damaged(path, f"cannot be read ({error.strerror})") from error
-    if header[:16] != b"SQLite format 3\x00":
-        raise damaged(path, "it does not begin as a database does")
     if log.exists() and log.stat().st_size > 0:
         return
-    page_size = int.from_bytes(header[16:18], "big")
-    expected = int.from_bytes(header[28:32], "big") * (65536 if page_size == 1 else page_size)
-    if found < expected:
-        raise damaged(path, f"it has {found} bytes, expected {expected}")
+    found = path.stat().st_size
+    if pages == 0 or found < pages * size:
+        raise damaged(path, f"it has {found} bytes, expected {max(pages, 1) * size}")
 
 
 def cannot_make_log(path: Path, error: sqlite3.Error) -> bool:

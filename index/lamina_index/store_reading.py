@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from lamina_index.errors import DamagedError, NoWordIndexError
 from lamina_index.manifest import Metadata
 from lamina_index.scoring import are_unit
-from lamina_index.store_file import damaged
+from lamina_index.store_file import check_size, damaged
 from lamina_index.store_words import WordReading
 
 _KEYS_PER_STATEMENT = 1000
@@ -61,6 +61,10 @@ class StoreReading:
         if not isinstance(found, int):
             raise self._damaged(f"the value {name!r} is not as it was written")
         return found
+
+    def check_size(self) -> None:
+        """Refuse a file that is cut; see `store_file.check_size`."""
+        check_size(self._path, self._connection)
 
     def format(self) -> tuple[int, int]:
         """The file's application id and format version."""
