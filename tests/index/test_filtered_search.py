@@ -322,14 +322,15 @@ def test_after_any_writes_a_filtered_search_is_that_of_the_documents_there_are(
                 matching = {
                     each: row
                     for each, (row, held) in model.items()
-                    if held.get("group", 9) <= number or "x" in held.get("tags", [])  # type: ignore[operator]
+                    if held.get("group", 9) <= number  # type: ignore[operator] # group is a number
+                    or "x" in held.get("tags", [])  # type: ignore[operator] # tags is a list
                 }
                 best = [each for _, each in brute_force(matching, rows[number])[:5]]
                 assert ids_of(found) == best
                 assert found.total == len(matching)
                 names = Counter(
                     model[each][1]["name"] for each in matching if "name" in model[each][1]
-                )  # type: ignore[misc]
+                )  # type: ignore[misc] # a name is a string
                 assert dict(found.facets["name"].values) == names
 
 
