@@ -316,7 +316,7 @@ def test_values_are_counted_once_for_each_document_that_has_them(rows: list[Meta
 
 
 def test_the_file_is_one_that_safetensors_reads(tmp_path: Path) -> None:
-    library = pytest.importorskip("safetensors.numpy")
+    library = pytest.importorskip("safetensors.numpy", reason="comes with the training extra")
     path = tmp_path / "columns.safetensors"
     write_columns(path, columns_of(ROWS))
     arrays = library.load_file(path)
