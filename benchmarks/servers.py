@@ -166,11 +166,15 @@ def lamina_collection(corpus: Corpus, work: Path) -> Path:
 
 def lamina(corpus: Corpus, work: Path) -> Service:
     """`lamina serve` with two workers."""
-    collection = lamina_collection(corpus, work)
+    return lamina_on(lamina_collection(corpus, work).parent)
+
+
+def lamina_on(data: Path) -> Service:
+    """`lamina serve` on a data folder with a collection `lamina`."""
     return Service(
         name="lamina",
         command=[
-            *(str(LAMINA), "serve", "--data", str(collection.parent)),
+            *(str(LAMINA), "serve", "--data", str(data)),
             *("--port", "{port}", "--workers", "{workers}"),
         ],
         method="POST",
