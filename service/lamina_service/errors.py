@@ -125,6 +125,7 @@ REQUEST_PROBLEMS: dict[type[LaminaError], Problem] = {
     index.FilterError: Problem(422, "invalid-filter", "Filter does not fit"),
     index.NoWordIndexError: Problem(409, "no-word-index", "Words cannot be searched yet"),
     index.DocumentNotFoundError: Problem(404, "document-not-found", "No such document"),
+    index.BacklogFullError: Problem(429, "backlog-full", "Index has to catch up with writes"),
     index.StorageFullError: Problem(507, "storage-full", "No space left"),
     InvalidRequestError: Problem(422, "invalid-request", "Invalid request"),
     MediaTypeError: Problem(415, "unsupported-media-type", "Body must be JSON"),
@@ -167,6 +168,7 @@ _HEADERS: dict[type[LaminaError], dict[str, str]] = {
     BodyTooLargeError: {"Connection": "close"},  # the rest of the body is never read
     KeyRequiredError: {"WWW-Authenticate": "Bearer"},
     QueueFullError: {"Retry-After": "1"},
+    index.BacklogFullError: {"Retry-After": "5"},
 }
 
 
