@@ -113,3 +113,7 @@ class StorageFullError(LaminaError):
 
 class EvaluationError(LaminaError):
     """Queries, relevance judgements and corpus do not fit together."""
+
+
+class BacklogFullError(LaminaError):
+    """More writes wait for the search index than a search may look through."""

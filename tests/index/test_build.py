@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from lamina_index import build_blocks, build_run
+from lamina_index import backlog, build_blocks
 from lamina_index.build import BuildStatus, build_collection
 from lamina_index.build_plan import BuildPlan
 from lamina_index.build_report import BuildReport
@@ -419,14 +419,14 @@ def test_a_link_to_a_collection_stays_a_link(tmp_path: Path, word_encoder: Encod
     [(0, 10_000), (40_000, 10_000), (100_000, 25_000), (200_000, 50_000), (5_000_000, 50_000)],
 )
 def test_rows_out_of_the_index_during_an_append_are_bounded(count: int, limit: int) -> None:
-    assert build_run.live_delta_limit(count) == limit
+    assert backlog.backlog_limit(count) == limit
 
 
 def test_a_long_append_keeps_few_rows_out_of_the_index(
     tmp_path: Path, word_encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(build_blocks, "BLOCK_ROWS", 10)
-    monkeypatch.setattr(build_run, "DELTA_LIMIT", 20)
+    monkeypatch.setattr(backlog, "DELTA_LIMIT", 20)
     first = write_rows(tmp_path / "1.jsonl", numbered(5))
     build_collection([first], tmp_path / "c", word_encoder)
     newer_rows = []

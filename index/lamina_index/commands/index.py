@@ -96,8 +96,8 @@ def build(
     if chunk is not None and overlap > chunk // 2:
         raise typer.BadParameter("--overlap must be at most half of --chunk")
     from lamina_index.build import build_collection
-    from lamina_index.build_run import longest_part
     from lamina_index.build_view import progress_bar, report_table
+    from lamina_index.chunking import longest_part
     from lamina_index.corpus import CorpusOptions
     from lamina_index.encoder import OnnxEncoder
     from lamina_index.errors import RejectedRowsError
