@@ -62,9 +62,9 @@ class DocumentError(_Reply):
 class TruncatedDocument(_Reply):
     """A document of whose text the encoder has read the beginning only; the text is kept whole."""
 
-    position: int = Field(description="from 0, in the list or among the lines")
-    id: str
-    token_count: int = Field(description="tokens that the text has")
+    id: str = Field(description="of a part, where texts are split")
+    token_count: int = Field(description="tokens that were read, special ones included")
+    full_token_count: int = Field(description="tokens that there are")
 
 
 class WriteTook(_Reply):

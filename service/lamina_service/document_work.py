@@ -18,7 +18,7 @@ from lamina_index.errors import BacklogFullError, FilterError
 from lamina_index.filters import AllOf, parse_filter
 from lamina_index.manifest import MAX_ID_BYTES
 from lamina_index.text import repair_text
-from lamina_index.writer import CollectionWriter, Cut, Fault, Written
+from lamina_index.writer import CollectionWriter, CutText, Fault, Written
 from lamina_service.document_schemas import MAX_TOLD, DeleteRequest
 from lamina_service.document_stream import Line, read_blocks
 from lamina_service.errors import DocumentsRefusedError, InvalidRequestError, QueueFullError
@@ -52,7 +52,7 @@ class Stored:
     error_count: int = 0
     errors: list[Fault] = field(default_factory=list)
     truncated_count: int = 0
-    truncated: list[Cut] = field(default_factory=list)
+    truncated: list[CutText] = field(default_factory=list)
     queue_seconds: float = 0.0
     write_seconds: float = 0.0
 
@@ -90,7 +90,11 @@ class Stored:
             ],
             "truncated_count": self.truncated_count,
             "truncated": [
-                {"position": cut.position, "id": cut.id, "token_count": cut.tokens}
+                {
+                    "id": cut.id,
+                    "token_count": cut.kept_tokens,
+                    "full_token_count": cut.tokens,
+                }
                 for cut in self.truncated
             ],
             "generation": self.generation,
@@ -263,7 +267,6 @@ def _store(
     positions = [position for position, _ in records]
     faults = [replace(fault, position=positions[fault.position]) for fault in written.faults]
     faults = sorted([*faults, *unreadable], key=lambda fault: fault.position)
-    cuts = [replace(cut, position=positions[cut.position]) for cut in written.truncated]
     service.metrics.wrote(inserted=written.inserted, replaced=written.replaced, refused=len(faults))
     return Stored(
         collection=name,
@@ -272,8 +275,8 @@ def _store(
         generation=written.generation,
         error_count=len(faults),
         errors=faults[:MAX_TOLD],
-        truncated_count=len(cuts),
-        truncated=cuts[:MAX_TOLD],
+        truncated_count=len(written.truncated),
+        truncated=list(written.truncated[:MAX_TOLD]),
     )
 
 
