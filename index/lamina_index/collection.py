@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from lamina_index.disk import disk_error
 from lamina_index.errors import (
     CollectionBusyError,
     CollectionNotFoundError,
@@ -139,7 +140,7 @@ def _lock_file(folder: Path, name: str) -> Iterator[int]:
     except FileNotFoundError as error:
         raise CollectionNotFoundError(f"{folder}: no such collection folder") from error
     except OSError as error:
-        raise LaminaError(f"{folder}: cannot be written to ({error.strerror})") from error
+        raise disk_error(folder, error, when_full="nothing was changed") from error
     try:
         yield descriptor
     finally:

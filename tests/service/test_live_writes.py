@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import sqlite3
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
+from lamina_index.cli import main
 from lamina_index.collection import verify_collection
 from lamina_service.document_stream import BLOCK_LINES
 
@@ -363,3 +365,67 @@ def test_a_database_that_another_program_keeps_locked_is_a_problem_and_no_crash(
     other.execute("ROLLBACK")
     other.close()
     assert app.client.delete(f"{DOCUMENTS}/cats").status_code == 200
+
+
+def test_a_full_disk_is_told_and_what_was_stored_stays(
+    start: Any, folder: Path, small_disk: Path
+) -> None:
+    subprocess.run(["mount", "-o", "remount,size=4m", small_disk], check=True)
+    shutil.copytree(folder / "small", small_disk / "small")
+    app = start(data=small_disk)
+    stored, reply = 0, None
+    for number in range(40):
+        documents = [
+            {"id": f"n{number}-{n}", "text": f"{number} {n} " + "x" * 8000} for n in range(20)
+        ]
+        reply = app.client.post(DOCUMENTS, json=documents)
+        if reply.status_code != 200:
+            break
+        stored += 20
+    assert reply is not None
+    assert problem(reply) == (507, "storage-full")
+    assert stored > 0
+    assert app.client.get(SMALL).json()["count"] == 14 + stored
+    assert app.client.get(f"{SMALL}/search?q=cats&top_k=1").json()["hits"][0]["id"] == "cats"
+    lines = b"".join(b'{"id": "l%d", "text": "%s"}\n' % (n, b"y" * 8000) for n in range(200))
+    headers = {"Content-Type": "application/x-ndjson"}
+    assert problem(app.client.post(DOCUMENTS, content=lines, headers=headers)) == (
+        507,
+        "storage-full",
+    )
+    subprocess.run(["mount", "-o", "remount,size=20m", small_disk], check=True)
+    assert app.client.post(DOCUMENTS, json=documents).json()["inserted"] == 20
+    assert app.client.get(SMALL).json()["count"] == 14 + stored + 20
+
+
+def test_a_folder_that_cannot_be_written_to_is_searched_and_refuses_writes(
+    start: Any, folder: Path, read_only: Callable[[Path], Path]
+) -> None:
+    app = start(data=folder)
+    moved = folder / "elsewhere"
+    (folder / "small").rename(moved)
+    (folder / "small").symlink_to(read_only(moved))
+    refused = [
+        app.client.post(DOCUMENTS, json=[{"id": "a", "text": "b"}]),
+        app.client.delete(f"{DOCUMENTS}/cats"),
+        app.client.post(f"{DOCUMENTS}/delete", json={"filter": {"kind": "animal"}}),
+    ]
+    assert [problem(reply) for reply in refused] == [(409, "read-only")] * 3
+    assert app.client.get(f"{DOCUMENTS}/cats").status_code == 200
+    assert app.client.get(f"{SMALL}/search?q=cats&top_k=1").json()["hits"][0]["id"] == "cats"
+
+
+def test_writes_that_the_index_cannot_keep_up_with_are_refused_for_a_while(
+    start: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lamina_index.backlog.DELTA_LIMIT", 30)
+    app = start(data=folder)
+    for number in range(3):
+        documents = [{"id": f"n{number}-{n}", "text": "text"} for n in range(10)]
+        assert app.client.post(DOCUMENTS, json=documents).status_code == 200
+    refused = app.client.post(DOCUMENTS, json=[{"id": "more", "text": "text"}])
+    assert problem(refused) == (429, "backlog-full")
+    assert int(refused.headers["retry-after"]) >= 1
+    assert app.client.delete(f"{DOCUMENTS}/cats").status_code == 200
+    assert main(["index", "compact", str(folder / "small")]) == 0
+    assert app.client.post(DOCUMENTS, json=[{"id": "more", "text": "text"}]).status_code == 200
