@@ -3,6 +3,7 @@
 import json
 import shutil
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -507,3 +508,20 @@ def test_a_stream_that_a_problem_ends_tells_what_was_stored(app: Any) -> None:
     told = json.loads(body)
     assert told["type"] == "urn:lamina:problem:collection-not-found"
     assert told["stored"] == {"inserted": BLOCK_LINES, "replaced": 0, "lines": BLOCK_LINES}
+
+
+def test_the_calls_that_the_guide_shows_work(app: Any, repository: Path, tmp_path: Path) -> None:
+    guide = (repository / "docs/api.md").read_text()
+    section = guide.partition("\n## Documents\n")[2].partition("\n## ")[0]
+    calls = [block[1:] for block in section.split("```")[1::2] if block.startswith("\n")]
+    (tmp_path / "corpus.jsonl").write_bytes(b"".join(lines(300)))
+    script = "".join(calls).replace("localhost:7650", app.url).replace("curl -s", "curl -sSf")
+    done = subprocess.run(
+        ["sh", "-ec", script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    replies = [json.loads(reply) for reply in done.stdout.replace("}{", "}\n{").splitlines()]
+    _, stored, streamed, given, *deleted = replies
+    assert (stored["inserted"], streamed["inserted"]) == (2, 300)
+    assert len(given["vector"]) == 384
+    assert [reply["deleted"] for reply in deleted] == [1, 0]
