@@ -104,7 +104,7 @@ class EncodedBlock:
     """A block whose texts are embedded.
 
     Attributes:
-        block: Where it comes from; its `rejected` grows by what fails later.
+        block: Where it comes from; its `rejected` has the records that failed here, too.
         texts: T texts, all parts of all documents of the block.
         encoded: What the encoder made of them, T rows.
         kept: The documents that can be stored, and which of the texts are theirs.
@@ -119,13 +119,13 @@ class EncodedBlock:
 
     def held_to(self, types: FieldTypes) -> EncodedBlock:
         """Reject the documents whose metadata is not, or no longer, of these types."""
-        kept = []
+        kept, rejected = [], list(self.block.rejected)
         for document, rows in self.kept:
             try:
                 kept.append((replace(document, metadata=types.check(document.metadata)), rows))
             except RowError as error:
-                self.block.rejected.append(_reject(document, str(error)))
-        return replace(self, kept=kept)
+                rejected.append(_reject(document, str(error)))
+        return replace(self, kept=kept, block=replace(self.block, rejected=rejected))
 
     def rows(self) -> BlockRows:
         """Give what is to be stored; of records with the same id the last one counts."""

@@ -3,26 +3,27 @@
 A write has two halves. `prepare` checks and embeds the records, at leisure and beside others'.
 `commit` waits for the collection's turn (`write_turn`) and, inside it, holds the metadata to the
 types that the collection has by then, makes new fields known, and commits; so it takes as long as
-one transaction. Processes and threads may write at once, also beside `lamina index build --append`
-and a compaction.
+one transaction, which the threads that wait for it share. Processes and threads may write at once,
+also beside `lamina index build --append` and a compaction.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lamina_index.backlog import Backlog
-from lamina_index.build_blocks import Block, CutText, EncodedBlock, Split, encode_block
+from lamina_index.build_blocks import Block, BlockRows, CutText, EncodedBlock, encode_block
 from lamina_index.chunking import splitter
 from lamina_index.collection import (
     MANIFEST_FILE,
@@ -36,18 +37,21 @@ from lamina_index.collection import (
 from lamina_index.corpus import Document, FieldTypes, Rejected, read_values
 from lamina_index.disk import disk_errors_told
 from lamina_index.encoder import Encoder
-from lamina_index.errors import CollectionNotFoundError, FormatError
+from lamina_index.errors import BacklogFullError, CollectionNotFoundError, FormatError
 from lamina_index.filters import Filter
+from lamina_index.group_commit import GroupCommit
 from lamina_index.manifest import CollectionManifest, FieldType
 from lamina_index.matching import Matching
-from lamina_index.parts import parent_id, present
+from lamina_index.parts import parent_id
 from lamina_index.searcher import check_encoder
 from lamina_index.snapshot_files import snapshot_numbers
-from lamina_index.store import DocumentStore
 from lamina_index.text import repair_text
 from lamina_index.view import View, older_store
+from lamina_index.writing_turn import Opened, Turn, replaced
 
 __all__ = ["CollectionWriter", "CutText", "Fault", "Prepared", "Written"]
+
+T = TypeVar("T")
 
 _DELETED_AT_ONCE = 1000
 _ATTEMPTS = 10
@@ -61,11 +65,13 @@ class Fault:
         position: Where it stands in the request, from 0.
         id: Its id, if that much is right.
         reason: In words for whoever sent it.
+        file: Where it was read, if it comes from a file; `position` is in that.
     """
 
     position: int
     id: str | None
     reason: str
+    file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,37 +94,23 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
-    """A collection as it was opened; another one may have taken its place since.
+class Prepared:
+    """Records that are checked and embedded, for `CollectionWriter.commit`.
 
     Attributes:
-        lock: Its lock file, kept open so that its number is not given to another collection's.
+        fields: The types that their metadata was held to.
     """
 
-    store: DocumentStore
-    lock: BinaryIO
-    split: Split | None
-    chunked: bool
-
-    def close(self) -> None:
-        self.store.close()
-        self.lock.close()
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """Records that are checked and embedded, for `CollectionWriter.commit`."""
-
     encoded: EncodedBlock
-    types: FieldTypes
-    opened: _Opened
+    fields: dict[str, FieldType]
+    opened: Opened
 
 
 class CollectionWriter:
     """A collection opened for writing; safe to use from many threads.
 
-    When another collection takes its place, calls refuse with `CollectionNotFoundError` and
-    nothing is written; `upsert` then goes on with the new one, once.
+    When another collection has taken its place, calls go on with that one; so a write that
+    returns is in the collection that lies at the folder then.
     """
 
     def __init__(self, folder: Path, encoder: Encoder | None, max_backlog: int | None) -> None:
@@ -126,9 +118,11 @@ class CollectionWriter:
         self.folder = folder
         self.encoder = encoder
         self._max_backlog = max_backlog
-        self._writing = threading.Lock()
-        self._retired: list[_Opened] = []
+        self._changing = threading.Lock()
+        self._retired: list[Opened] = []
         self._opened = self._open()
+        refusals = (BacklogFullError, CollectionNotFoundError)
+        self._commits: GroupCommit[Turn] = GroupCommit(self._turn, refusals)
 
     @classmethod
     def open(
@@ -155,7 +149,7 @@ class CollectionWriter:
 
     def close(self) -> None:
         """Let go of the files; calls that are running end first or fail."""
-        with self._writing:
+        with self._changing:
             for opened in (*self._retired, self._opened):
                 opened.close()
             self._retired.clear()
@@ -176,6 +170,12 @@ class CollectionWriter:
         """Names and types of the documents' metadata, as of now."""
         return self._manifest().fields
 
+    @property
+    def backlog(self) -> Backlog:
+        """How much is newer than the search index, as of now."""
+        with self._opened.store.reading() as reading:
+            return Backlog.of(self.folder, reading, self._max_backlog)
+
     def upsert(self, records: Sequence[object]) -> Written:
         """Store documents; those whose ids are there are replaced. Returns when that is durable.
 
@@ -194,11 +194,7 @@ class CollectionWriter:
             EncoderOutputError: If the encoder fails on everything.
             StorageFullError: If the disk is full.
         """
-        try:
-            return self.commit(self.prepare(records))
-        except CollectionNotFoundError:
-            self.reopen()
-            return self.commit(self.prepare(records))
+        return self._or_anew(lambda: self.commit(self.prepare(records)))
 
     def prepare(self, records: Sequence[object]) -> Prepared:
         """Check and embed records; nothing is locked, and nothing stored.
@@ -217,45 +213,35 @@ class CollectionWriter:
 
         Args:
             records: Documents whose metadata `types` has checked, and rows that are none.
-            types: The types found so far; those that others fix meanwhile are taken over.
+            types: The types found so far.
         """
         if self.encoder is None:
             raise ValueError(f"{self.folder} was opened without an encoder; it can only delete")
         opened, block = self._opened, Block()
         for record in records:
             block.add(record, opened.split)
-        self._check_room(opened, sum(map(len, block.texts)))
+        self.backlog.check_room(self.folder, sum(map(len, block.texts)))
         encoded = encode_block(block, self.encoder, chunked=opened.chunked)
-        return Prepared(encoded, types, opened)
+        return Prepared(encoded, dict(types.known), opened)
 
     def commit(self, prepared: Prepared) -> Written:
-        """Store what was prepared, in one transaction; once only.
+        """Store what was prepared, in one transaction.
 
         Raises:
             CollectionNotFoundError: If another collection has taken the place of the one that it
                 was prepared for, or this one has been removed: nothing is stored.
             BacklogFullError, CollectionBusyError, StorageFullError: As `upsert`.
         """
-        opened, encoded, types = prepared.opened, prepared.encoded, prepared.types
-        with self._turn(opened):
-            manifest = self._manifest()
-            if types.adopt(manifest.fields):
-                encoded = encoded.held_to(types)
-            rows = encoded.rows()
-            if rows.documents:
-                self._check_room(opened, len(rows.documents))
-                self._widen(manifest, types, encoded)
-            with opened.store.writing() as writing:
-                known, stale = present(writing.reading, rows.parts, chunked=opened.chunked)
-                writing.delete(stale)
-                writing.upsert(rows.documents, rows.embeddings)
-        faults = (Fault(row.line - 1, row.id, row.reason) for row in encoded.block.rejected)
+        encoded, rows, known, generation = self._commits.run(partial(self._store, prepared))
+        faults = (
+            Fault(row.line - 1, row.id, row.reason, row.file) for row in encoded.block.rejected
+        )
         return Written(
             inserted=len(rows.parts) - known,
             replaced=known,
             faults=tuple(sorted(faults, key=lambda fault: fault.position)),
             truncated=tuple(rows.cut),
-            generation=writing.generation,
+            generation=generation,
         )
 
     def delete(self, ids: Iterable[str]) -> int:
@@ -268,12 +254,7 @@ class CollectionWriter:
             CollectionBusyError, CollectionNotFoundError, StorageFullError: As `upsert`.
         """
         storable = [each for each in ids if repair_text(each) == each]  # no other id can exist
-        opened = self._opened
-        with self._turn(opened), opened.store.writing() as writing:
-            parts = dict.fromkeys(storable, 0)
-            known, rows = present(writing.reading, parts, chunked=opened.chunked)
-            writing.delete(rows)
-        return known
+        return self._or_anew(lambda: self._commits.run(lambda turn: turn.delete(storable)))
 
     def delete_matching(self, wanted: Filter) -> int:
         """Delete the documents that pass a filter, as of one moment during the call.
@@ -291,18 +272,19 @@ class CollectionWriter:
             DamagedError: If no snapshot can be read.
             CollectionBusyError, CollectionNotFoundError, StorageFullError: As `upsert`.
         """
-        opened, deleted = self._opened, 0
-        keys = self._matching(opened, wanted).tolist()
-        for start in range(0, len(keys), _DELETED_AT_ONCE):
-            with self._turn(opened), opened.store.writing() as writing:
-                found = writing.reading.ids(keys[start : start + _DELETED_AT_ONCE]).values()
-                ids = dict.fromkeys(map(parent_id, found) if opened.chunked else found, 0)
-                known, rows = present(writing.reading, ids, chunked=opened.chunked)
-                writing.delete(rows)
-            deleted += known
-        return deleted
 
-    def _matching(self, opened: _Opened, wanted: Filter) -> NDArray[np.int64]:
+        def delete() -> int:
+            opened = self._opened
+            keys = self._matching(opened, wanted).tolist()
+            parts = (
+                keys[start : start + _DELETED_AT_ONCE]
+                for start in range(0, len(keys), _DELETED_AT_ONCE)
+            )
+            return sum(self._commits.run(partial(_delete_keys, opened, part)) for part in parts)
+
+        return self._or_anew(delete)
+
+    def _matching(self, opened: Opened, wanted: Filter) -> NDArray[np.int64]:
         """Keys of the rows that pass a filter, as a search would find them."""
         for _ in range(_ATTEMPTS):
             with opened.store.reading() as reading:
@@ -320,13 +302,21 @@ class CollectionWriter:
             LaminaError: As `open`; what was open stays so.
         """
         opened = self._open()
-        with self._writing:
+        with self._changing:
             while self._retired:
                 self._retired.pop().close()
             self._retired.append(self._opened)  # others may be reading from it
             self._opened = opened
 
-    def _open(self) -> _Opened:
+    def _or_anew(self, call: Callable[[], T]) -> T:
+        """Make a call, and once more if another collection has taken the place of this one."""
+        try:
+            return call()
+        except CollectionNotFoundError:
+            self.reopen()
+            return call()
+
+    def _open(self) -> Opened:
         recover_swap(self.folder)
         with write_turn(self.folder), ExitStack() as undo:
             manifest, store = open_collection(self.folder, read_only=False)
@@ -338,23 +328,33 @@ class CollectionWriter:
             check_store_age(self.folder, store)
             lock = (self.folder / WRITE_LOCK_FILE).open("rb")
             undo.pop_all()
-        return _Opened(store, lock, split, chunked=manifest.chunking is not None)
+        return Opened(store, lock, split, chunked=manifest.chunking is not None)
 
     @contextmanager
-    def _turn(self, opened: _Opened) -> Iterator[None]:
-        """Have the turn of the collection that was opened.
+    def _turn(self) -> Iterator[Turn]:
+        """Have the turn, and a transaction, of the collection that is open.
 
         Raises:
             CollectionNotFoundError: If another has taken its place.
         """
         told = disk_errors_told(self.folder, when_full="nothing of this request is stored")
-        with told, self._writing, write_turn(self.folder) as descriptor:
-            ours = os.path.samestat(os.fstat(descriptor), os.fstat(opened.lock.fileno()))
-            if not ours or opened is not self._opened:
-                raise CollectionNotFoundError(
-                    f"{self.folder}: another collection has taken its place; open it again"
-                )
-            yield
+        with told, self._changing, write_turn(self.folder) as descriptor:
+            opened = self._opened
+            if not os.path.samestat(os.fstat(descriptor), os.fstat(opened.lock.fileno())):
+                raise replaced(self.folder)
+            with opened.store.writing() as writing:
+                yield Turn(self.folder, opened, writing, self._manifest())
+
+    def _store(self, prepared: Prepared, turn: Turn) -> tuple[EncodedBlock, BlockRows, int, int]:
+        turn.check(prepared.opened)
+        encoded, types = prepared.encoded, FieldTypes(prepared.fields)
+        if types.adopt(turn.manifest.fields):
+            encoded = encoded.held_to(types)
+        rows = encoded.rows()
+        if rows.documents:
+            backlog = Backlog.of(self.folder, turn.writing.reading, self._max_backlog)
+            backlog.check_room(self.folder, len(rows.documents))
+        return encoded, rows, turn.store(encoded, rows, types), turn.writing.generation
 
     def _manifest(self) -> CollectionManifest:
         try:
@@ -364,16 +364,9 @@ class CollectionWriter:
                 raise
             raise CollectionNotFoundError(f"{self.folder}: has been removed") from error
 
-    def _widen(
-        self, manifest: CollectionManifest, types: FieldTypes, encoded: EncodedBlock
-    ) -> None:
-        """Make new fields known, durably, before a row that has them is stored."""
-        used = {name for document, _ in encoded.kept for name in document.metadata}
-        new = {name: types.known[name] for name in sorted(used - manifest.fields.keys())}
-        if new:
-            fields = {**manifest.fields, **new}
-            manifest.model_copy(update={"fields": fields}).write(self.folder / MANIFEST_FILE)
 
-    def _check_room(self, opened: _Opened, rows: int) -> None:
-        with opened.store.reading() as reading:
-            Backlog.of(self.folder, reading, self._max_backlog).check_room(self.folder, rows)
+def _delete_keys(opened: Opened, keys: Sequence[int], turn: Turn) -> int:
+    """Delete the documents of those keys that still have a row."""
+    turn.check(opened)
+    found = turn.writing.reading.ids(keys).values()
+    return turn.delete(map(parent_id, found) if opened.chunked else found)
