@@ -15,7 +15,7 @@ from lamina_index.corpus.objects import parse_json, parse_object
 from lamina_index.corpus.records import RowError, describe
 from lamina_index.corpus.sources import not_utf8
 from lamina_index.errors import BacklogFullError, FilterError
-from lamina_index.filters import AllOf, parse_filter
+from lamina_index.filters import AllOf, AnyOf, Filter, Not, parse_filter
 from lamina_index.manifest import MAX_ID_BYTES
 from lamina_index.text import repair_text
 from lamina_index.writer import CollectionWriter, CutText, Fault, Written
@@ -128,6 +128,8 @@ async def store_stream(service: Service, collection: str, request: Request) -> S
         request.state.stored = {"inserted": stored.inserted, "replaced": stored.replaced}
         request.state.stored["lines"] = block[0].position
         stored.add(await _in_turn(service, store, block, patient=bool(stored.collection)))
+    if not stored.collection:
+        return await _in_turn(service, partial(_store_lines, service, collection), [])
     return stored
 
 
@@ -165,7 +167,7 @@ def _written(document: StoredDocument) -> dict[str, Any]:
 
 def delete_id(service: Service, collection: str, document_id: str) -> tuple[str, int]:
     """Delete a document; the collection's name and how many there were."""
-    return _writing(service, collection, lambda writer: writer.delete([document_id]))
+    return _deleting(service, collection, lambda writer: writer.delete([document_id]))
 
 
 def delete_some(service: Service, collection: str, asked: DeleteRequest) -> tuple[str, int]:
@@ -174,17 +176,40 @@ def delete_some(service: Service, collection: str, asked: DeleteRequest) -> tupl
     Raises:
         FilterError: If the filter does not fit, or is one that passes all without a condition.
     """
-    if asked.ids is not None:
-        ids = asked.ids
-        return _writing(service, collection, lambda writer: writer.delete(ids))
 
     def delete(writer: CollectionWriter) -> int:
+        if asked.ids is not None:
+            return writer.delete(asked.ids)
         wanted = parse_filter(asked.filter, service.catalog.get(collection).fields)
-        if wanted == AllOf(()):
+        if _outcome(wanted) is True:
             raise FilterError("filter", "has no condition, so it would delete all documents")
         return writer.delete_matching(wanted)
 
-    return _writing(service, collection, delete)
+    return _deleting(service, collection, delete)
+
+
+def _deleting(
+    service: Service, collection: str, delete: Callable[[CollectionWriter], int]
+) -> tuple[str, int]:
+    name, count = _writing(service, collection, delete)
+    service.metrics.wrote(deleted=count)
+    return name, count
+
+
+def _outcome(wanted: Filter) -> bool | None:
+    """What a filter says of every document, whatever its metadata; None if that depends on it."""
+    match wanted:
+        case Not(inner):
+            found = _outcome(inner)
+            return None if found is None else not found
+        case AllOf(inners) | AnyOf(inners):
+            decisive = isinstance(wanted, AnyOf)
+            outcomes = {_outcome(inner) for inner in inners}
+            if decisive in outcomes:
+                return decisive
+            return None if None in outcomes else not decisive
+        case _:
+            return None
 
 
 async def _in_turn(

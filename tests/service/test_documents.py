@@ -168,6 +168,7 @@ def test_no_documents_at_all_are_stored_without_complaint(app: Any, body: bytes)
     assert (reply.status_code, reply.json()["inserted"]) == (200, 0)
     reply = app.client.post(DOCUMENTS, content=b"\n \n", headers=NDJSON)
     assert (reply.status_code, reply.json()["inserted"]) == (200, 0)
+    assert reply.json()["collection"] == "small"
 
 
 @pytest.mark.parametrize(
@@ -387,12 +388,22 @@ def test_the_key_must_allow_it(start: Any, folder: Path) -> None:
 # Deleting
 
 
+def deleted_so_far(app: Any) -> float:
+    counted = 'lamina_documents_written_total{outcome="deleted"} '
+    line = next(
+        line for line in app.client.get("/metrics").text.splitlines() if line.startswith(counted)
+    )
+    return float(line.removeprefix(counted))
+
+
 def test_documents_are_deleted_by_id_or_by_filter(app: Any) -> None:
+    before = deleted_so_far(app)
     deleted = app.client.post(f"{DOCUMENTS}/delete", json={"ids": ["cats", "none", "cats", "sql"]})
     assert deleted.json() == {"collection": "small", "deleted": 2}
     body = {"filter": {"kind": "animal"}}
     assert app.client.post(f"{DOCUMENTS}/delete", json=body).json()["deleted"] == 2
     assert app.client.post(f"{DOCUMENTS}/delete", json=body).json()["deleted"] == 0
+    assert deleted_so_far(app) == before + 4
     found = app.search("animals", top_k=20).json()
     assert found["total"] == len(found["hits"]) == 10
     assert not {"cats", "dogs", "birds", "sql"} & {hit["id"] for hit in found["hits"]}
@@ -410,6 +421,9 @@ def test_documents_are_deleted_by_id_or_by_filter(app: Any) -> None:
         ({"ids": ["a"], "filter": None}, "invalid-request"),
         ({"filter": {}}, "invalid-request"),
         ({"filter": {"$and": []}}, "invalid-filter"),
+        ({"filter": {"$and": [{}]}}, "invalid-filter"),
+        ({"filter": {"$or": [{}, {"kind": "odd"}]}}, "invalid-filter"),
+        ({"filter": {"$not": {"$not": {}}}}, "invalid-filter"),
         ({"filter": {"colour": "red"}}, "invalid-filter"),
         ({"ids": ["a"] * 10_001}, "invalid-request"),
     ],
@@ -447,15 +461,17 @@ def test_bad_lines_of_a_stream_are_told_by_their_number(start: Any, folder: Path
         b'{"id": "twice", "id": "twice", "text": "t"}\n'
         b'{"id": "long", "text": "' + b"x" * 5000 + b'"}\n'
         b"[]\n"
+        b'{"id": "no-text"}\n'
         b'{"id": "last", "text": "without a line end"}'
     )
     stored = app.client.post(DOCUMENTS, content=content, headers=NDJSON).json()
     assert stored["inserted"] == 2
     told = {error["position"]: error["detail"] for error in stored["errors"]}
-    assert sorted(told) == [2, 3, 4, 5, 6]
+    assert sorted(told) == [2, 3, 4, 5, 6, 7]
     assert "not JSON" in told[2]
     assert "UTF-8" in told[3]
     assert "longer than 1024" in told[5]
+    assert "text is missing" in told[7]
     assert get(app, "bom").status_code == get(app, "last").status_code == 200
 
 
@@ -464,7 +480,8 @@ def send_part(address: tuple[str, int], content: bytes) -> socket.socket:
     connection = socket.create_connection(address)
     head = f"POST {DOCUMENTS} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
     connection.sendall(f"{head}Content-Type: application/x-ndjson\r\n\r\n".encode())
-    connection.sendall(b"%x\r\n%s\r\n" % (len(content), content))
+    if content:  # an empty chunk would end it
+        connection.sendall(b"%x\r\n%s\r\n" % (len(content), content))
     return connection
 
 
@@ -475,6 +492,12 @@ def wait_for(condition: Any) -> None:
             return
         patience.wait(0.01)
     raise AssertionError("the condition never came true")
+
+
+def test_a_stream_to_nowhere_is_refused_before_it_is_sent(app: Any) -> None:
+    assert app.client.delete("/v1/collections/small").status_code == 200
+    with send_part(app.address, b"") as connection:
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 404 ")
 
 
 def test_a_stream_that_breaks_off_leaves_whole_blocks(
