@@ -131,7 +131,10 @@ class BuildRun:
 
     def _read(self, stream: Iterator[Block]) -> Block | None:
         with self._watch.stage("read"):
-            return next(stream, None)
+            block = next(stream, None)
+        if block is not None:
+            block.fields = dict(self._types.known)
+        return block
 
     def _encode(self, block: Block) -> EncodedBlock:
         with self._watch.stage("encode"):
@@ -146,8 +149,8 @@ class BuildRun:
             self._write_snapshot()
 
     def _commit(self, encoded: EncodedBlock) -> None:
-        if self._types.adopt(self._site.manifest.fields):
-            encoded = encoded.held_to(self._types)
+        encoded = encoded.held_to(self._site.manifest.fields)
+        self._types.adopt(self._site.manifest.fields)
         progress, block, rows = self._progress, encoded.block, encoded.rows()
         self._rejects.append(block.rejected)
         self._truncated.append(rows.cut)
