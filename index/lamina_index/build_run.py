@@ -208,13 +208,17 @@ class BuildRun:
             self._site.manifest.write(self._site.folder / MANIFEST_FILE)
 
     def _check_complete(self, snapshot: Snapshot) -> None:
+        made = snapshot.manifest
         with self._site.store.reading() as reading:
             documents, vectors = reading.count(), reading.vector_count()
-        if not documents == vectors == snapshot.count:
+            rows = len(reading.keys(made.last_key))
+            _, buried = reading.tombstones_after(made.last_tombstone)
+        gone = sum(key <= made.last_key for key in buried)  # by others, since the index was begun
+        if documents != vectors or not rows <= snapshot.count <= rows + gone:
             raise DamagedError(
                 f"{self._site.folder}: {documents} documents, {vectors} vectors and "
-                f"{snapshot.count} rows in the index; expected the same number of each. This is "
-                "a fault of Lamina's or of the disk; delete the folder and build again"
+                f"{snapshot.count} rows in the index, {rows} expected; the numbers do not agree. "
+                "This is a fault of Lamina's or of the disk; delete the folder and build again"
             )
 
     def _tell_rows(self) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from lamina_index import build_blocks, collection
-from lamina_index.build import build_collection
+from lamina_index.build import BuildStatus, build_collection
 from lamina_index.collection import (
     building_folder,
     publish_collection,
@@ -87,6 +88,8 @@ def test_processes_that_write_at_once_lose_nothing_and_meet_no_lock(
     monkeypatch.setattr(build_blocks, "BLOCK_ROWS", 5)
     rows = [{"id": f"built{n}", "text": f"built {n}", "number": n} for n in range(60)]
     writers = [writing_process(folder, name, 40) for name in ("x", "y")]
+    while not {"x0", "y0"} <= ids(folder):
+        time.sleep(0.01)
     report = build_collection(
         [corpus(tmp_path / "rows.jsonl", rows)], folder, word_encoder, mode="append"
     )
@@ -122,6 +125,26 @@ def test_an_append_holds_its_rows_to_types_that_writers_have_fixed_meanwhile(
     manifest = CollectionManifest.read(folder / "collection.json")
     assert manifest.fields == {"year": "string", "extra": "boolean"}
     assert ids(folder) == {"w", "d0", "d1"}
+
+
+def test_an_append_is_complete_although_others_write_while_its_index_is_made(
+    folder: Path, word_encoder: Encoder, tmp_path: Path
+) -> None:
+    rows = [{"id": f"d{n}", "text": f"text {n}"} for n in range(6)]
+    path = corpus(tmp_path / "rows.jsonl", rows)
+
+    def write(status: BuildStatus) -> None:
+        if status.stage == "index":
+            with CollectionWriter.open(folder, word_encoder) as writer:
+                writer.upsert([record("new"), record("d1", "again")])
+                writer.delete(["d5"])
+
+    report = build_collection([path], folder, word_encoder, mode="append", on_progress=write)
+    assert report.documents == 6
+    with Searcher.open(folder, word_encoder) as searcher:
+        hits = searcher.search("text").hits
+        assert {hit.id for hit in hits} == {"new", "d0", "d1", "d2", "d3", "d4"}
+        assert "again" in {hit.text for hit in hits}
 
 
 def test_a_write_that_was_acknowledged_is_in_the_collection_that_lay_there_then(
