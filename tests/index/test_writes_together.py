@@ -136,14 +136,14 @@ def test_an_append_is_complete_although_others_write_while_its_index_is_made(
     def write(status: BuildStatus) -> None:
         if status.stage == "index":
             with CollectionWriter.open(folder, word_encoder) as writer:
-                writer.upsert([record("new"), record("d1", "again")])
+                writer.upsert([record("new"), record("newer"), record("d1", "again")])
                 writer.delete(["d5"])
 
     report = build_collection([path], folder, word_encoder, mode="append", on_progress=write)
     assert report.documents == 6
     with Searcher.open(folder, word_encoder) as searcher:
         hits = searcher.search("text").hits
-        assert {hit.id for hit in hits} == {"new", "d0", "d1", "d2", "d3", "d4"}
+        assert {hit.id for hit in hits} == {"new", "newer", "d0", "d1", "d2", "d3", "d4"}
         assert "again" in {hit.text for hit in hits}
 
 
