@@ -6,7 +6,7 @@ committed block cuts the rest exactly as an undisturbed one does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from lamina_index.corpus import Document, FieldTypes, Rejected, RowError
 from lamina_index.encoder import Encoded, Encoder
 from lamina_index.errors import EncoderOutputError, LaminaError
-from lamina_index.manifest import MAX_ID_BYTES
+from lamina_index.manifest import MAX_ID_BYTES, FieldType
 from lamina_index.parts import PART_FIELDS, part_id
 from lamina_index.scoring import are_unit
 from lamina_index.text import repair_text
@@ -49,12 +49,14 @@ class Block:
         documents: The good ones.
         texts: For each document its parts; the text itself where texts are not split.
         rejected: The bad ones.
+        fields: The types that the metadata was held to.
     """
 
     rows: int = 0
     documents: list[Document] = field(default_factory=list)
     texts: list[list[str]] = field(default_factory=list)
     rejected: list[RejectedRow] = field(default_factory=list)
+    fields: dict[str, FieldType] = field(default_factory=dict)
 
     def add(self, record: Document | Rejected, split: Split | None) -> None:
         """Take in a record; `split` cuts its text into parts, None keeps it whole."""
@@ -117,15 +119,20 @@ class EncodedBlock:
     kept: list[tuple[Document, list[int]]]
     chunked: bool
 
-    def held_to(self, types: FieldTypes) -> EncodedBlock:
-        """Reject the documents whose metadata is not, or no longer, of these types."""
-        kept, rejected = [], list(self.block.rejected)
-        for document, rows in self.kept:
-            try:
-                kept.append((replace(document, metadata=types.check(document.metadata)), rows))
-            except RowError as error:
-                rejected.append(_reject(document, str(error)))
-        return replace(self, kept=kept, block=replace(self.block, rejected=rejected))
+    def held_to(self, fixed: Mapping[str, FieldType]) -> EncodedBlock:
+        """Reject the documents that do not fit the types which others have fixed meanwhile."""
+        types = FieldTypes(self.block.fields)
+        kept, rejected = self.kept, self.block.rejected
+        if types.adopt(fixed):
+            kept, rejected = [], list(rejected)
+            for document, rows in self.kept:
+                try:
+                    kept.append((replace(document, metadata=types.check(document.metadata)), rows))
+                except RowError as error:
+                    rejected.append(_reject(document, str(error)))
+        return replace(
+            self, kept=kept, block=replace(self.block, rejected=rejected, fields=types.known)
+        )
 
     def rows(self) -> BlockRows:
         """Give what is to be stored; of records with the same id the last one counts."""

@@ -131,7 +131,10 @@ class BuildRun:
 
     def _read(self, stream: Iterator[Block]) -> Block | None:
         with self._watch.stage("read"):
-            return next(stream, None)
+            block = next(stream, None)
+        if block is not None:
+            block.fields = dict(self._types.known)
+        return block
 
     def _encode(self, block: Block) -> EncodedBlock:
         with self._watch.stage("encode"):
@@ -146,8 +149,8 @@ class BuildRun:
             self._write_snapshot()
 
     def _commit(self, encoded: EncodedBlock) -> None:
-        if self._types.adopt(self._site.manifest.fields):
-            encoded = encoded.held_to(self._types)
+        encoded = encoded.held_to(self._site.manifest.fields)
+        self._types.adopt(self._site.manifest.fields)
         progress, block, rows = self._progress, encoded.block, encoded.rows()
         self._rejects.append(block.rejected)
         self._truncated.append(rows.cut)
@@ -205,13 +208,17 @@ class BuildRun:
             self._site.manifest.write(self._site.folder / MANIFEST_FILE)
 
     def _check_complete(self, snapshot: Snapshot) -> None:
+        made = snapshot.manifest
         with self._site.store.reading() as reading:
             documents, vectors = reading.count(), reading.vector_count()
-        if not documents == vectors == snapshot.count:
+            rows = len(reading.keys(made.last_key))
+            _, buried = reading.tombstones_after(made.last_tombstone)
+        gone = sum(key <= made.last_key for key in buried)  # by others, since the index was begun
+        if documents != vectors or not rows <= snapshot.count <= rows + gone:
             raise DamagedError(
                 f"{self._site.folder}: {documents} documents, {vectors} vectors and "
-                f"{snapshot.count} rows in the index; expected the same number of each. This is "
-                "a fault of Lamina's or of the disk; delete the folder and build again"
+                f"{snapshot.count} rows in the index, {rows} expected; the numbers do not agree. "
+                "This is a fault of Lamina's or of the disk; delete the folder and build again"
             )
 
     def _tell_rows(self) -> None:

@@ -9,10 +9,9 @@ also beside `lamina index build --append` and a compaction.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -95,14 +94,9 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Records that are checked and embedded, for `CollectionWriter.commit`.
-
-    Attributes:
-        fields: The types that their metadata was held to.
-    """
+    """Records that are checked and embedded, for `CollectionWriter.commit`."""
 
     encoded: EncodedBlock
-    fields: dict[str, FieldType]
     opened: Opened
 
 
@@ -220,9 +214,10 @@ class CollectionWriter:
         opened, block = self._opened, Block()
         for record in records:
             block.add(record, opened.split)
+        block.fields = dict(types.known)
         self.backlog.check_room(self.folder, sum(map(len, block.texts)))
         encoded = encode_block(block, self.encoder, chunked=opened.chunked)
-        return Prepared(encoded, dict(types.known), opened)
+        return Prepared(encoded, opened)
 
     def commit(self, prepared: Prepared) -> Written:
         """Store what was prepared, in one transaction.
@@ -303,24 +298,29 @@ class CollectionWriter:
         """
         opened = self._open()
         with self._changing:
+            if opened.has_lock(self._opened.lock.fileno()):
+                opened.close()  # another thread has taken it up already
+                return
             while self._retired:
                 self._retired.pop().close()
             self._retired.append(self._opened)  # others may be reading from it
             self._opened = opened
 
     def _or_anew(self, call: Callable[[], T]) -> T:
-        """Make a call, and once more if another collection has taken the place of this one."""
-        try:
-            return call()
-        except CollectionNotFoundError:
+        """Make a call, and again if another collection has taken the place of this one."""
+        for _ in range(_ATTEMPTS):
+            with suppress(CollectionNotFoundError):
+                return call()
             self.reopen()
-            return call()
+        return call()
 
     def _open(self) -> Opened:
         recover_swap(self.folder)
         with write_turn(self.folder), ExitStack() as undo:
             manifest, store = open_collection(self.folder, read_only=False)
             undo.callback(store.close)
+            for stray in self.folder.glob(f".{MANIFEST_FILE}.*"):  # of a write that was killed
+                stray.unlink()
             split = None
             if self.encoder is not None:
                 check_encoder(self.folder, manifest, self.encoder)
@@ -340,21 +340,19 @@ class CollectionWriter:
         told = disk_errors_told(self.folder, when_full="nothing of this request is stored")
         with told, self._changing, write_turn(self.folder) as descriptor:
             opened = self._opened
-            if not os.path.samestat(os.fstat(descriptor), os.fstat(opened.lock.fileno())):
+            if not opened.has_lock(descriptor):
                 raise replaced(self.folder)
             with opened.store.writing() as writing:
                 yield Turn(self.folder, opened, writing, self._manifest())
 
     def _store(self, prepared: Prepared, turn: Turn) -> tuple[EncodedBlock, BlockRows, int, int]:
         turn.check(prepared.opened)
-        encoded, types = prepared.encoded, FieldTypes(prepared.fields)
-        if types.adopt(turn.manifest.fields):
-            encoded = encoded.held_to(types)
+        encoded = prepared.encoded.held_to(turn.manifest.fields)
         rows = encoded.rows()
         if rows.documents:
             backlog = Backlog.of(self.folder, turn.writing.reading, self._max_backlog)
             backlog.check_room(self.folder, len(rows.documents))
-        return encoded, rows, turn.store(encoded, rows, types), turn.writing.generation
+        return encoded, rows, turn.store(encoded, rows), turn.writing.generation
 
     def _manifest(self) -> CollectionManifest:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,6 @@ from typing import BinaryIO
 
 from lamina_index.build_blocks import BlockRows, EncodedBlock, Split
 from lamina_index.collection import MANIFEST_FILE
-from lamina_index.corpus import FieldTypes
 from lamina_index.errors import CollectionNotFoundError
 from lamina_index.manifest import CollectionManifest
 from lamina_index.parts import present
@@ -29,7 +29,12 @@ class Opened:
     split: Split | None
     chunked: bool
 
+    def has_lock(self, descriptor: int) -> bool:
+        """Whether an open lock file is that of this collection."""
+        return os.path.samestat(os.fstat(descriptor), os.fstat(self.lock.fileno()))
+
     def close(self) -> None:
+        """Let go of the files."""
         self.store.close()
         self.lock.close()
 
@@ -52,11 +57,13 @@ class Turn:
         if opened is not self.opened:
             raise replaced(self.folder)
 
-    def store(self, encoded: EncodedBlock, rows: BlockRows, types: FieldTypes) -> int:
+    def store(self, encoded: EncodedBlock, rows: BlockRows) -> int:
         """Store documents; gives how many of them were there."""
         # new fields are known, durably, before a row that has them is stored
         used = {name for document, _ in encoded.kept for name in document.metadata}
-        new = {name: types.known[name] for name in sorted(used - self.manifest.fields.keys())}
+        new = {
+            name: encoded.block.fields[name] for name in sorted(used - self.manifest.fields.keys())
+        }
         if new:
             fields = {**self.manifest.fields, **new}
             self.manifest = self.manifest.model_copy(update={"fields": fields})

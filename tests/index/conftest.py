@@ -11,6 +11,9 @@ from typing import Literal, TypeAlias
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 from lamina_index.corpus import Document
 from lamina_index.encoder import Encoded
@@ -44,6 +47,12 @@ class WordEncoder:
             full_token_counts=counts,
             blank=counts == 0,
         )
+
+    def whole_text_tokenizer(self) -> Tokenizer:
+        """What splitting needs: one token a word."""
+        tokenizer = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+        tokenizer.pre_tokenizer = Whitespace()
+        return tokenizer
 
     def _direction(self, word: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:8])
