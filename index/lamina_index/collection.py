@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -20,6 +21,7 @@ from lamina_index.errors import (
     CollectionNotFoundError,
     DamagedError,
     LaminaError,
+    StorageFullError,
 )
 from lamina_index.manifest import CollectionManifest, sync_folder
 from lamina_index.snapshot_files import (
@@ -139,7 +141,9 @@ def _lock_file(folder: Path, name: str) -> Iterator[int]:
     except FileNotFoundError as error:
         raise CollectionNotFoundError(f"{folder}: no such collection folder") from error
     except OSError as error:
-        raise LaminaError(f"{folder}: cannot be written to ({error.strerror})") from error
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        kind = StorageFullError if full else LaminaError
+        raise kind(f"{folder}: cannot be written to ({error.strerror})") from error
     try:
         yield descriptor
     finally:
