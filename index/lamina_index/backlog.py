@@ -19,12 +19,13 @@ _LARGEST_LIMIT = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What a search has to do besides the index: upper bounds, found without a scan.
+    """What a search has to do besides the index.
 
     Attributes:
-        rows: Keys given since the index was made, those of rows that have gone again included.
-        deletions: Rows deleted or replaced since then.
-        limit: How many of either there may be before a new index has to be made.
+        rows: Rows newer than the index; as long as that is below the limit, those that have gone
+            again may be counted too, because that needs no scan.
+        deletions: Rows deleted or replaced since the index was made, newer ones included.
+        limit: How many rows may be newer before a new index has to be made.
     """
 
     rows: int
@@ -32,38 +33,43 @@ class Backlog:
     limit: int
 
     @classmethod
-    def of(cls, collection: Path, reading: StoreReading, limit: int | None = None) -> Self:
+    def of(
+        cls, collection: Path, reading: StoreReading, limit: int | None = None, *, adding: int = 0
+    ) -> Self:
         """Measure a collection's, inside a transaction.
 
         Args:
             collection: Its folder.
             reading: The transaction, on its store.
             limit: By default what `backlog_limit` gives for the rows that are in the index.
+            adding: Count exactly if so many rows more might exceed the limit.
         """
         snapshot = _newest(collection)
-        rows, deletions = reading.last_key(), reading.last_tombstone()
-        if snapshot is not None:
-            rows, deletions = rows - snapshot.last_key, deletions - snapshot.last_tombstone
+        last_key = snapshot.last_key if snapshot else 0
         if limit is None:
             limit = backlog_limit(snapshot.count if snapshot else 0)
+        rows = reading.last_key() - last_key
+        if rows + adding > limit:
+            rows = reading.count_after(last_key)
+        deletions = reading.last_tombstone() - (snapshot.last_tombstone if snapshot else 0)
         return cls(rows, deletions, limit)
 
     @property
     def full(self) -> bool:
         """Whether a new index has to be made."""
-        return max(self.rows, self.deletions) >= self.limit
+        return self.rows >= self.limit
 
-    def check_room(self, collection: Path, rows: int) -> None:
-        """Refuse rows that the backlog has no room for.
+    def check_room(self, collection: Path, adding: int) -> None:
+        """Refuse rows that there is no room for; the backlog must have been measured for them.
 
         Raises:
-            BacklogFullError: Naming both numbers.
+            BacklogFullError: Naming the numbers.
         """
-        if max(self.rows + rows, self.deletions) > self.limit:
+        if self.rows + adding > self.limit:
             raise BacklogFullError(
-                f"{collection}: {self.rows} rows and {self.deletions} deletions are newer than the "
-                f"search index, and {rows} more rows would exceed the limit of {self.limit}; wait "
-                f"for a compaction, or run `lamina index compact {collection}`"
+                f"{collection}: {self.rows} rows are newer than the search index, and {adding} "
+                f"more would exceed the limit of {self.limit}; wait for a compaction, or run "
+                f"`lamina index compact {collection}`"
             )
 
 

@@ -44,6 +44,7 @@ from lamina_index.matching import Matching
 from lamina_index.parts import parent_id
 from lamina_index.searcher import check_encoder
 from lamina_index.snapshot_files import snapshot_numbers
+from lamina_index.store import StoreReading
 from lamina_index.text import repair_text
 from lamina_index.view import View, older_store
 from lamina_index.writing_turn import Opened, Turn, replaced
@@ -215,7 +216,8 @@ class CollectionWriter:
         for record in records:
             block.add(record, opened.split)
         block.fields = dict(types.known)
-        self.backlog.check_room(self.folder, sum(map(len, block.texts)))
+        with opened.store.reading() as reading:
+            self._check_room(reading, sum(map(len, block.texts)))
         encoded = encode_block(block, self.encoder, chunked=opened.chunked)
         return Prepared(encoded, opened)
 
@@ -311,7 +313,8 @@ class CollectionWriter:
         for _ in range(_ATTEMPTS):
             with suppress(CollectionNotFoundError):
                 return call()
-            self.reopen()
+            with suppress(CollectionNotFoundError):  # removed, or being replaced yet again
+                self.reopen()
         return call()
 
     def _open(self) -> Opened:
@@ -350,9 +353,12 @@ class CollectionWriter:
         encoded = prepared.encoded.held_to(turn.manifest.fields)
         rows = encoded.rows()
         if rows.documents:
-            backlog = Backlog.of(self.folder, turn.writing.reading, self._max_backlog)
-            backlog.check_room(self.folder, len(rows.documents))
+            self._check_room(turn.writing.reading, len(rows.documents))
         return encoded, rows, turn.store(encoded, rows), turn.writing.generation
+
+    def _check_room(self, reading: StoreReading, adding: int) -> None:
+        backlog = Backlog.of(self.folder, reading, self._max_backlog, adding=adding)
+        backlog.check_room(self.folder, adding)
 
     def _manifest(self) -> CollectionManifest:
         try:

@@ -44,6 +44,12 @@ def stored(folder: Path) -> Rows:
         return {each.id: (each.text, each.metadata) for each in store.documents()}
 
 
+def state(folder: Path) -> tuple[Rows, int]:
+    """What is stored, and the generation of it, by which searches know that it has changed."""
+    with DocumentStore.open(folder, read_only=True) as store:
+        return stored(folder), store.version()
+
+
 def compact(folder: Path) -> None:
     with DocumentStore.open(folder) as store, writer_lock(folder):
         write_snapshot(folder, store, threads=1)
@@ -74,7 +80,9 @@ def do(folder: Path, work: str) -> None:
             writer.delete_matching(parse_filter({"year": {"$gte": 3}}, writer.fields))
 
 
-def kill(number: int, step: str, folder: Path, work: str, before: Rows, after: Rows) -> list[str]:
+def kill(
+    number: int, step: str, folder: Path, work: str, expected: list[tuple[Rows, int]]
+) -> list[str]:
     """Kill the work before one step; list all that is wrong then and after doing it again."""
 
     def killed() -> None:
@@ -84,13 +92,13 @@ def kill(number: int, step: str, folder: Path, work: str, before: Rows, after: R
     def judge() -> None:
         with Searcher.open(folder / "c", WordEncoder()) as searcher:
             found = searcher.search("text", SearchOptions(top_k=100)).hits
-        rows = stored(folder / "c")
-        assert rows in (before, after), "half of it is stored"
-        assert {hit.id for hit in found} == set(rows)
+        now = state(folder / "c")
+        assert now in expected, "half of it is stored"
+        assert {hit.id for hit in found} == set(now[0])
         assert verify_collection(folder / "c") == []
         do(folder, work)
         assert not list((folder / "c").glob(".collection.json.*"))
-        assert stored(folder / "c") == after, "doing it again does not end the same"
+        assert stored(folder / "c") == expected[1][0], "doing it again does not end the same"
         assert verify_collection(folder / "c") == []
 
     wrong = []
@@ -103,7 +111,7 @@ def kill(number: int, step: str, folder: Path, work: str, before: Rows, after: R
 
 def every_step(base: Path, work: str) -> dict[str, Any]:
     template = fresh(base / "template", work)
-    before = stored(template / "c")
+    before = state(template / "c")
     whole = base / "whole"
     shutil.copytree(template, whole)
     log = os.open(base / "steps", os.O_WRONLY | os.O_CREAT)
@@ -113,14 +121,14 @@ def every_step(base: Path, work: str) -> dict[str, Any]:
         do(whole, work)
 
     assert in_child(undisturbed) == 0
-    after = stored(whole / "c")
-    assert before != after
+    after = state(whole / "c")
+    assert before[0] != after[0]
     steps = (base / "steps").read_text().splitlines()
     wrong: list[str] = []
     for number, step in enumerate(steps, start=1):
         folder = base / f"kill-{number}"
         shutil.copytree(template, folder)
-        wrong += kill(number, step, folder, work, before, after)
+        wrong += kill(number, step, folder, work, [before, after])
         shutil.rmtree(folder)
     return {"changes": steps, "wrong": wrong}
 
@@ -152,9 +160,9 @@ class Worker:
                     writer.delete(ids)
                 os.write(self._log, b"done\n")
 
-    def wait(self) -> None:
-        """Wait until it has begun to write."""
-        while not self._path.stat().st_size:
+    def wait(self, lines: int) -> None:
+        """Wait until it has told so much."""
+        while self._path.read_bytes().count(b"\n") < lines:
             time.sleep(0.001)
 
     def kill(self) -> list[str]:
@@ -200,8 +208,8 @@ def at_random(base: Path, rounds: int) -> dict[str, Any]:
             finally:
                 os._exit(0)
         for worker in workers.values():
-            worker.wait()
-        time.sleep(chance.uniform(0.0, 0.1))
+            worker.wait(chance.randrange(1, 10))
+        time.sleep(chance.uniform(0.0, 0.03))
         if compacting:
             os.kill(compacting, signal.SIGKILL)
             os.waitpid(compacting, 0)

@@ -200,5 +200,5 @@ def test_what_can_never_have_room_is_an_error(tmp_path: Path, word_encoder: Enco
     folder = tmp_path / "c"
     create_collection(folder, new_manifest(word_encoder, chunking=Chunking(tokens=1, overlap=0)))
     path = rows(tmp_path / "1.jsonl", {"id": "a", "text": "one two three four five six"})
-    with pytest.raises(BacklogFullError, match="6 more rows"):
+    with pytest.raises(BacklogFullError, match="6 more would"):
         add_documents([path], folder, word_encoder, max_backlog=5)

@@ -354,6 +354,16 @@ def test_writes_are_refused_before_searches_have_too_much_to_compare(
     assert len(stored(folder)) == 11
 
 
+def test_rows_that_have_gone_again_take_no_room(folder: Path, word_encoder: Encoder) -> None:
+    with CollectionWriter.open(folder, word_encoder, max_backlog=10) as writer:
+        for _ in range(10):
+            assert len(writer.upsert([record(f"d{n}") for n in range(4)]).faults) == 0
+        writer.upsert([record(f"e{n}") for n in range(2)])
+        assert (writer.backlog.rows, writer.backlog.full) == (6, False)
+        with pytest.raises(BacklogFullError, match="6 rows"):
+            writer.upsert([record(f"f{n}") for n in range(5)])
+
+
 def test_a_snapshot_that_cannot_be_read_hides_no_backlog(
     folder: Path, writer: CollectionWriter
 ) -> None:

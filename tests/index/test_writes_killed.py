@@ -55,9 +55,9 @@ def test_a_write_killed_before_any_step_is_there_whole_or_not_at_all(
 
 
 def test_writers_killed_at_any_moment_lose_nothing_that_they_had_acknowledged(folder: Path) -> None:
-    assert int(killed(folder, "random", 10)[0]) > 10
+    assert int(killed(folder, "random", 10)[0]) >= 10
 
 
 @pytest.mark.slow
 def test_writers_and_compactions_killed_at_any_moment_for_200_rounds(folder: Path) -> None:
-    assert int(killed(folder, "random", 200)[0]) > 200
+    assert int(killed(folder, "random", 200)[0]) >= 200
