@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,3 +76,40 @@ def default_encoder() -> OnnxEncoder:
     from lamina_index.encoder import OnnxEncoder
 
     return OnnxEncoder.load("default")
+
+
+def _mount(*arguments: str, folder: Path) -> None:
+    """Mount something on a new folder, or skip the test: there is no other way to such a disk."""
+    folder.mkdir()
+    try:
+        done = subprocess.run(["mount", *arguments, folder], capture_output=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("needs mount (util-linux)")
+    if done.returncode != 0:
+        pytest.skip("mounting needs root")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MB, to be filled."""
+    folder = tmp_path / "disk"
+    _mount("-t", "tmpfs", "-o", "size=1m", "tmpfs", folder=folder)
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Callable[[Path], Path]]:
+    """`read_only(folder)` gives another path of the folder, under which nothing can be written."""
+    view = tmp_path / "read-only"
+    mounted = []
+
+    def mount(folder: Path) -> Path:
+        _mount("--bind", str(folder), folder=view)
+        mounted.append(view)
+        subprocess.run(["mount", "-o", "remount,ro,bind", view], check=True, capture_output=True)
+        return view
+
+    yield mount
+    if mounted:  # `is_mount` does not see a folder of the same disk
+        subprocess.run(["umount", "-l", view], check=True)

@@ -6,22 +6,22 @@ committed block cuts the rest exactly as an undisturbed one does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lamina_index.corpus import Document, Rejected
+from lamina_index.corpus import Document, FieldTypes, Rejected, RowError
 from lamina_index.encoder import Encoded, Encoder
-from lamina_index.errors import EncoderOutputError
+from lamina_index.errors import EncoderOutputError, LaminaError
 from lamina_index.manifest import MAX_ID_BYTES, FieldType
+from lamina_index.parts import PART_FIELDS, part_id
 from lamina_index.scoring import are_unit
 from lamina_index.text import repair_text
 
 BLOCK_ROWS = 1024
 BLOCK_CHARACTERS = 2_000_000
-PART_FIELDS: dict[str, FieldType] = {"parent": "string", "part": "number"}
 
 _EXCERPT_CHARACTERS = 200
 _PART_SUFFIX_BYTES = 9
@@ -49,12 +49,28 @@ class Block:
         documents: The good ones.
         texts: For each document its parts; the text itself where texts are not split.
         rejected: The bad ones.
+        fields: The types that the metadata was held to.
     """
 
     rows: int = 0
     documents: list[Document] = field(default_factory=list)
     texts: list[list[str]] = field(default_factory=list)
     rejected: list[RejectedRow] = field(default_factory=list)
+    fields: dict[str, FieldType] = field(default_factory=dict)
+
+    def add(self, record: Document | Rejected, split: Split | None) -> None:
+        """Take in a record; `split` cuts its text into parts, None keeps it whole."""
+        self.rows += 1
+        fault = _fault_for_parts(record) if split and isinstance(record, Document) else None
+        if isinstance(record, Rejected):
+            self.rejected.append(
+                RejectedRow(repair_text(record.file), record.line, record.reason, record.id)
+            )
+        elif fault:
+            self.rejected.append(_reject(record, fault))
+        else:
+            self.documents.append(record)
+            self.texts.append(split(record.text) if split else [record.text])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,26 +83,81 @@ class CutText:
 
 
 @dataclass(frozen=True, slots=True)
-class EncodedBlock:
-    """A block ready to be stored.
+class BlockRows:
+    """A block as it is to be stored.
 
     Attributes:
-        block: Where it comes from; its `rejected` now has the rows that failed here too.
-        indexed: How many records became documents.
-        documents: N documents or parts of documents; an id occurs once, its last row counts.
+        documents: N documents or parts of documents; an id occurs once.
         embeddings: (N, D) unit rows.
         repeated: Records that an equal id later in the block replaced.
         parts: For each document id, how many of `documents` it has become.
         cut: Documents whose text the encoder did not read to the end.
     """
 
-    block: Block
-    indexed: int
     documents: list[Document]
     embeddings: NDArray[np.float32]
     repeated: int
     parts: dict[str, int]
     cut: list[CutText]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBlock:
+    """A block whose texts are embedded.
+
+    Attributes:
+        block: Where it comes from; its `rejected` has the records that failed here, too.
+        texts: T texts, all parts of all documents of the block.
+        encoded: What the encoder made of them, T rows.
+        kept: The documents that can be stored, and which of the texts are theirs.
+        chunked: Whether documents are stored as parts, even if there is but one.
+    """
+
+    block: Block
+    texts: list[str]
+    encoded: Encoded
+    kept: list[tuple[Document, list[int]]]
+    chunked: bool
+
+    def held_to(self, fixed: Mapping[str, FieldType]) -> EncodedBlock:
+        """Reject the documents that do not fit the types which others have fixed meanwhile."""
+        types = FieldTypes(self.block.fields)
+        kept, rejected = self.kept, self.block.rejected
+        if types.adopt(fixed):
+            kept, rejected = [], list(rejected)
+            for document, rows in self.kept:
+                try:
+                    kept.append((replace(document, metadata=types.check(document.metadata)), rows))
+                except RowError as error:
+                    rejected.append(_reject(document, str(error)))
+        return replace(
+            self, kept=kept, block=replace(self.block, rejected=rejected, fields=types.known)
+        )
+
+    def rows(self) -> BlockRows:
+        """Give what is to be stored; of records with the same id the last one counts."""
+        latest: dict[str, tuple[Document, list[int]]] = {}
+        for document, rows in self.kept:
+            latest.pop(document.id, None)  # so that rows keep the order of their last occurrence
+            latest[document.id] = document, rows
+        order = [row for _, rows in latest.values() for row in rows]
+        documents = [
+            _part(document, number, self.texts[row]) if self.chunked else document
+            for document, rows in latest.values()
+            for number, row in enumerate(rows, start=1)
+        ]
+        full, read = self.encoded.full_token_counts, self.encoded.token_counts
+        return BlockRows(
+            documents=documents,
+            embeddings=self.encoded.embeddings[order],
+            repeated=len(self.kept) - len(latest),
+            parts={document.id: len(rows) for document, rows in latest.values()},
+            cut=[
+                CutText(document.id, int(full[row]), int(read[row]))
+                for document, row in zip(documents, order, strict=True)
+                if full[row] > read[row]
+            ],
+        )
 
 
 def blocks(records: Iterable[Document | Rejected], split: Split | None) -> Iterator[Block]:
@@ -98,18 +169,8 @@ def blocks(records: Iterable[Document | Rejected], split: Split | None) -> Itera
     """
     block, characters = Block(), 0
     for record in records:
-        block.rows += 1
-        fault = _fault_for_parts(record) if split and isinstance(record, Document) else None
-        if isinstance(record, Rejected):
-            block.rejected.append(
-                RejectedRow(repair_text(record.file), record.line, record.reason, record.id)
-            )
-        elif fault:
-            block.rejected.append(_reject(record, fault))
-        else:
-            block.documents.append(record)
-            block.texts.append(split(record.text) if split else [record.text])
-            characters += len(record.text)
+        block.add(record, split)
+        characters += len(record.text) if isinstance(record, Document) else 0
         if block.rows == BLOCK_ROWS or characters >= BLOCK_CHARACTERS:
             yield block
             block, characters = Block(), 0
@@ -130,45 +191,18 @@ def encode_block(block: Block, encoder: Encoder, *, chunked: bool) -> EncodedBlo
     """
     texts = [text for document_texts in block.texts for text in document_texts]
     encoded, failures = _encode_surviving(encoder, texts)
-    latest: dict[str, tuple[Document, list[int]]] = {}
-    indexed = end = 0
+    kept: list[tuple[Document, list[int]]] = []
+    end = 0
     for document, document_texts in zip(block.documents, block.texts, strict=True):
         start, end = end, end + len(document_texts)
         failed = [failures[row] for row in range(start, end) if row in failures]
-        kept = [row for row in range(start, end) if not encoded.blank[row]]
-        if failed or not kept:
+        rows = [row for row in range(start, end) if not encoded.blank[row]]
+        if failed or not rows:
             reason = failed[0] if failed else "text is blank: no token is left of it"
             block.rejected.append(_reject(document, reason))
-            continue
-        indexed += 1
-        latest.pop(document.id, None)  # so that rows keep the order of their last occurrence
-        latest[document.id] = document, kept
-    rows = [row for _, kept in latest.values() for row in kept]
-    documents = [
-        _part(document, number, texts[row]) if chunked else document
-        for document, kept in latest.values()
-        for number, row in enumerate(kept, start=1)
-    ]
-    return EncodedBlock(
-        block=block,
-        indexed=indexed,
-        documents=documents,
-        embeddings=encoded.embeddings[rows],
-        repeated=indexed - len(latest),
-        parts={document.id: len(kept) for document, kept in latest.values()},
-        cut=[
-            CutText(
-                document.id, int(encoded.full_token_counts[row]), int(encoded.token_counts[row])
-            )
-            for document, row in zip(documents, rows, strict=True)
-            if encoded.full_token_counts[row] > encoded.token_counts[row]
-        ],
-    )
-
-
-def part_id(document_id: str, number: int) -> str:
-    """Id of one part of a split document; numbers start at 1."""
-    return f"{document_id}#{number}"
+        else:
+            kept.append((document, rows))
+    return EncodedBlock(block, texts, encoded, kept, chunked)
 
 
 def _part(document: Document, number: int, text: str) -> Document:
@@ -210,7 +244,9 @@ def _encode_surviving(encoder: Encoder, texts: Sequence[str]) -> tuple[Encoded, 
         span = spans.pop()
         try:
             found, usable = _encode_checked(encoder, texts[span])
-        except Exception as error:  # noqa: BLE001 - whatever one text does must not lose the others
+        except Exception as error:
+            if isinstance(error, LaminaError) and not isinstance(error, EncoderOutputError):
+                raise  # no text's fault, such as a service's queue that is full
             if not failures and span.stop - span.start == len(texts):
                 _prove_alive(encoder, error)
             if span.stop - span.start == 1:

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import orjson
 
-from lamina_index.build_blocks import Block, EncodedBlock, Split, blocks, encode_block, part_id
+from lamina_index.backlog import Backlog
+from lamina_index.build_blocks import Block, EncodedBlock, blocks, encode_block
 from lamina_index.build_plan import Mode, estimate_rows
 from lamina_index.build_report import BuildReport, Stopwatch, Truncation, peak_memory_bytes
 from lamina_index.build_site import PROGRESS, BuildSite
-from lamina_index.chunking import chunk_text
-from lamina_index.collection import MANIFEST_FILE
+from lamina_index.chunking import splitter
+from lamina_index.collection import MANIFEST_FILE, write_turn
 from lamina_index.corpus import Document, FieldTypes, Rejected
 from lamina_index.encoder import Encoder
 from lamina_index.errors import CorpusError, DamagedError
-from lamina_index.manifest import Chunking
+from lamina_index.manifest import CollectionManifest
+from lamina_index.parts import present
 from lamina_index.row_log import REJECTS_FILE, TRUNCATED_FILE, RowLog
 from lamina_index.snapshot import write_snapshot
 from lamina_index.snapshot_files import Snapshot
-from lamina_index.view import DELTA_LIMIT
 
 REPORT_FILE = "build.json"
-
-_LIVE_DELTA_SHARE = 4
-_LIVE_DELTA_LIMIT = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +70,12 @@ class BuildRun:
         self._chunking = site.manifest.chunking
         self._progress = site.progress
         self._resumed_rows = site.progress.rows
-        self._unindexed = 0
         self._rejects = RowLog(site.folder / REJECTS_FILE, site.progress.rejects_bytes)
         self._truncated = RowLog(site.folder / TRUNCATED_FILE, site.progress.truncated_bytes)
 
     def store_rows(self, records: Iterator[Document | Rejected]) -> None:
         """Embed and store what is left of the inputs."""
-        stream = blocks(records, _splitter(self._encoder, self._chunking))
+        stream = blocks(records, splitter(self._encoder, self._chunking))
         self._tell_rows()
         with ThreadPoolExecutor(1, "lamina-build-encode") as encoding:
             waiting: Future[EncodedBlock] | None = None
@@ -134,7 +131,10 @@ class BuildRun:
 
     def _read(self, stream: Iterator[Block]) -> Block | None:
         with self._watch.stage("read"):
-            return next(stream, None)
+            block = next(stream, None)
+        if block is not None:
+            block.fields = dict(self._types.known)
+        return block
 
     def _encode(self, block: Block) -> EncodedBlock:
         with self._watch.stage("encode"):
@@ -142,48 +142,63 @@ class BuildRun:
 
     def _store(self, encoded: EncodedBlock) -> None:
         """Commit a block with the progress it makes; its log lines go to disk before."""
-        store, progress, block = self._site.store, self._progress, encoded.block
-        with self._watch.stage("store"):
-            self._rejects.append(block.rejected)
-            self._truncated.append(encoded.cut)
-            self._widen_manifest()
-            known, stale = self._present(encoded)
-            self._progress = progress.model_copy(
+        with self._watch.stage("store"), self._turn():
+            self._commit(encoded)
+        self._tell_rows()
+        if self._progress.plan.append and self._backlog_is_full():
+            self._write_snapshot()
+
+    def _commit(self, encoded: EncodedBlock) -> None:
+        encoded = encoded.held_to(self._site.manifest.fields)
+        self._types.adopt(self._site.manifest.fields)
+        progress, block, rows = self._progress, encoded.block, encoded.rows()
+        self._rejects.append(block.rejected)
+        self._truncated.append(rows.cut)
+        self._widen_manifest()
+        with self._site.store.writing() as writing:
+            known, stale = present(writing.reading, rows.parts, chunked=self._chunking is not None)
+            done = progress.model_copy(
                 update={
                     "rows": progress.rows + block.rows,
-                    "indexed": progress.indexed + encoded.indexed,
-                    "replaced": progress.replaced + encoded.repeated + known,
+                    "indexed": progress.indexed + len(encoded.kept),
+                    "replaced": progress.replaced + rows.repeated + known,
                     "rejected": progress.rejected + len(block.rejected),
-                    "truncated": progress.truncated + len(encoded.cut),
+                    "truncated": progress.truncated + len(rows.cut),
                     "longest_tokens": max(
-                        [progress.longest_tokens, *(cut.tokens for cut in encoded.cut)]
+                        [progress.longest_tokens, *(cut.tokens for cut in rows.cut)]
                     ),
                     "rejects_bytes": self._rejects.size_bytes,
                     "truncated_bytes": self._truncated.size_bytes,
                 }
             )
-            store.upsert(
-                encoded.documents,
-                encoded.embeddings,
-                remove=stale,
-                progress=self._progress.model_dump(mode="json"),
-            )
-        self._tell_rows()
-        self._unindexed += len(encoded.documents)
-        if progress.plan.append and self._unindexed > live_delta_limit(store.count()):
-            self._write_snapshot()
+            writing.delete(stale)
+            writing.upsert(rows.documents, rows.embeddings)
+            writing.set_meta(PROGRESS, done.model_dump(mode="json"))
+        self._progress = done
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Where others may write too, let them not, and take note of what they have written."""
+        if not self._progress.plan.append:
+            yield
+            return
+        with write_turn(self._site.folder):
+            self._site.manifest = CollectionManifest.read(self._site.folder / MANIFEST_FILE)
+            yield
+
+    def _backlog_is_full(self) -> bool:
+        with self._site.store.reading() as reading:
+            return Backlog.of(self._site.folder, reading).full
 
     def _write_snapshot(self) -> Snapshot:
         with self._watch.stage("snapshot"):
-            snapshot = write_snapshot(
+            return write_snapshot(
                 self._site.folder,
                 self._site.store,
                 factory=self._factory,
                 threads=self._threads,
                 progress=lambda done, total: self._on_progress(BuildStatus("index", done, total)),
             )
-        self._unindexed = 0
-        return snapshot
 
     def _widen_manifest(self) -> None:
         """Put new metadata fields into `collection.json` before a row that has them is stored."""
@@ -192,67 +207,20 @@ class BuildRun:
             self._site.manifest = self._site.manifest.model_copy(update={"fields": fields})
             self._site.manifest.write(self._site.folder / MANIFEST_FILE)
 
-    def _present(self, encoded: EncodedBlock) -> tuple[int, list[str]]:
-        """Count the block's ids that are stored already; list their parts that would be left."""
-        with self._site.store.reading() as reading:
-            if self._chunking is None:
-                return len(reading.existing(list(encoded.parts))), []
-            first = {part_id(document_id, 1): document_id for document_id in encoded.parts}
-            known = reading.existing(list(first))
-            stale: list[str] = []
-            for document_id in (first[part] for part in known):
-                number = encoded.parts[document_id] + 1
-                while found := reading.existing([part_id(document_id, number)]):
-                    stale += found
-                    number += 1
-            return len(known), stale
-
     def _check_complete(self, snapshot: Snapshot) -> None:
+        made = snapshot.manifest
         with self._site.store.reading() as reading:
             documents, vectors = reading.count(), reading.vector_count()
-        if not documents == vectors == snapshot.count:
+            rows = len(reading.keys(made.last_key))
+            _, buried = reading.tombstones_after(made.last_tombstone)
+        gone = sum(key <= made.last_key for key in buried)  # by others, since the index was begun
+        if documents != vectors or not rows <= snapshot.count <= rows + gone:
             raise DamagedError(
                 f"{self._site.folder}: {documents} documents, {vectors} vectors and "
-                f"{snapshot.count} rows in the index; expected the same number of each. This is "
-                "a fault of Lamina's or of the disk; delete the folder and build again"
+                f"{snapshot.count} rows in the index, {rows} expected; the numbers do not agree. "
+                "This is a fault of Lamina's or of the disk; delete the folder and build again"
             )
 
     def _tell_rows(self) -> None:
         total = estimate_rows(self._progress.plan.inputs)
         self._on_progress(BuildStatus("rows", self._progress.rows, total))
-
-
-def live_delta_limit(count: int) -> int:
-    """How many rows an `--append` may add to a collection of `count` before it makes a new index.
-
-    Until then whoever searches holds them in memory, and compares them one by one. Making an index
-    of everything is dear, so a larger collection waits longer, up to 77 MB of 384-wide rows.
-    """
-    return min(max(DELTA_LIMIT, count // _LIVE_DELTA_SHARE), _LIVE_DELTA_LIMIT)
-
-
-def longest_part(encoder: Encoder) -> int:
-    """Most tokens of a part that the encoder reads whole, special ones not counted."""
-    specials = encoder.whole_text_tokenizer().num_special_tokens_to_add(is_pair=False)
-    return encoder.max_tokens - int(specials)
-
-
-def _splitter(encoder: Encoder, chunking: Chunking | None) -> Split | None:
-    """Make the function that splits texts as the collection wants it.
-
-    Raises:
-        ValueError: If the encoder would cut such parts.
-    """
-    if chunking is None:
-        return None
-    longest = longest_part(encoder)
-    if chunking.tokens > longest:
-        raise ValueError(
-            f"parts of {chunking.tokens} tokens are longer than {encoder.name} reads: {longest}"
-        )
-    return partial(
-        chunk_text,
-        tokenizer=encoder.whole_text_tokenizer(),
-        tokens=chunking.tokens,
-        overlap=chunking.overlap,
-    )

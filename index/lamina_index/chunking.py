@@ -5,12 +5,45 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import IntEnum
+from functools import partial
+from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
 
 from lamina_index.text import normalize_text
+
+if TYPE_CHECKING:
+    from lamina_index.encoder import Encoder
+    from lamina_index.manifest import Chunking
+
+
+def longest_part(encoder: Encoder) -> int:
+    """Most tokens of a part that the encoder reads whole, special ones not counted."""
+    specials = encoder.whole_text_tokenizer().num_special_tokens_to_add(is_pair=False)
+    return encoder.max_tokens - int(specials)
+
+
+def splitter(encoder: Encoder, chunking: Chunking | None) -> Callable[[str], list[str]] | None:
+    """Make the function that splits texts as a collection wants it; None keeps them whole.
+
+    Raises:
+        ValueError: If the encoder would cut such parts.
+    """
+    if chunking is None:
+        return None
+    longest = longest_part(encoder)
+    if chunking.tokens > longest:
+        raise ValueError(
+            f"parts of {chunking.tokens} tokens are longer than {encoder.name} reads: {longest}"
+        )
+    return partial(
+        chunk_text,
+        tokenizer=encoder.whole_text_tokenizer(),
+        tokens=chunking.tokens,
+        overlap=chunking.overlap,
+    )
 
 
 class _Cut(IntEnum):

@@ -1,6 +1,6 @@
 """Where the parts of a collection lie, who may write, and how a new one takes an old one's place.
 
-<name>/collection.json, documents.sqlite, snapshots/, .lock
+<name>/collection.json, documents.sqlite, snapshots/, .lock, .write-lock
 .<name>.building, .<name>.old      beside it, while a collection is built or replaced
 .<name>.creating, .<name>.removed-*, .<name>.restoring     while one is made, removed or restored
 """
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from lamina_index.disk import disk_error
 from lamina_index.errors import (
     CollectionBusyError,
     CollectionNotFoundError,
@@ -33,7 +34,10 @@ from lamina_index.view import is_ahead, older_store
 
 MANIFEST_FILE = "collection.json"
 LOCK_FILE = ".lock"
+WRITE_LOCK_FILE = ".write-lock"
 _SWAP_SECONDS = 5.0
+_TURN_SECONDS = 10.0
+_LONGEST_PAUSE_SECONDS = 0.005
 
 
 def beside(target: Path, suffix: str) -> Path:
@@ -79,34 +83,77 @@ def open_collection(
 
 @contextmanager
 def writer_lock(folder: Path) -> Iterator[None]:
-    """Be the only writer of a collection, among all processes, for the length of a block.
+    """Be the only one that builds, compacts, replaces or removes a collection, in a block.
 
-    The lock goes with the process, however it ends. It lies in the folder and moves with it.
+    Single writes go on meanwhile: those take turns by `write_turn`. Whoever needs both takes this
+    one first. The lock goes with the process, however it ends. It lies in the folder and moves
+    with it.
 
     Raises:
         CollectionBusyError: If another holds it, or has just replaced the folder.
         CollectionNotFoundError: If there is no such folder.
     """
-    path = folder / LOCK_FILE
+    with _lock_file(folder, LOCK_FILE) as descriptor:
+        if not _try_lock(folder / LOCK_FILE, descriptor):
+            raise CollectionBusyError(
+                f"{folder}: another process is writing to this collection; wait until it has ended"
+            )
+        yield
+
+
+@contextmanager
+def write_turn(folder: Path) -> Iterator[int]:
+    """Be the only one that commits rows to a collection, for the short length of a block.
+
+    Waits while another does. Inside, `folder` is the same collection from begin to end: it is
+    replaced and removed only by who has the turn. The turn goes with the process, however it ends.
+
+    Yields:
+        The lock file's descriptor, by which a later turn can be known to be of the same folder.
+
+    Raises:
+        CollectionBusyError: If the turn did not come within ten seconds.
+        CollectionNotFoundError: If there is no such folder.
+    """
+    deadline = time.monotonic() + _TURN_SECONDS
+    pause = 0.0005
+    while True:
+        # opened again each time: while it waits, another folder may take the place of this one
+        with _lock_file(folder, WRITE_LOCK_FILE) as descriptor:
+            if _try_lock(folder / WRITE_LOCK_FILE, descriptor):
+                yield descriptor
+                return
+        if time.monotonic() > deadline:
+            raise CollectionBusyError(
+                f"{folder}: others kept writing to this collection for {_TURN_SECONDS:.0f} "
+                "seconds; try again"
+            )
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+
+@contextmanager
+def _lock_file(folder: Path, name: str) -> Iterator[int]:
+    path = folder / name
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except FileNotFoundError as error:
         raise CollectionNotFoundError(f"{folder}: no such collection folder") from error
     except OSError as error:
-        raise LaminaError(f"{folder}: cannot be written to ({error.strerror})") from error
+        raise disk_error(folder, error, when_full="nothing was changed") from error
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            ours = os.path.samestat(os.fstat(descriptor), path.stat())
-        except (BlockingIOError, FileNotFoundError):
-            ours = False
-        if not ours:
-            raise CollectionBusyError(
-                f"{folder}: another process is writing to this collection; wait until it has ended"
-            )
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _try_lock(path: Path, descriptor: int) -> bool:
+    """Lock an open file, if nobody has it and it still lies at the path."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except (BlockingIOError, FileNotFoundError):
+        return False
 
 
 def publish_collection(new: Path, target: Path) -> None:
@@ -120,13 +167,14 @@ def publish_collection(new: Path, target: Path) -> None:
         target: Its place.
 
     Raises:
-        CollectionBusyError: If another process is writing to the collection that is there.
+        CollectionBusyError: If another process builds, compacts, or keeps writing to the collection
+            that is there.
     """
     if is_collection(target):
         old = replaced_folder(target)
         if old.exists():
             shutil.rmtree(old)
-        with writer_lock(target):
+        with writer_lock(target), write_turn(target):
             target.rename(old)
             new.rename(target)
             sync_folder(target.absolute().parent)

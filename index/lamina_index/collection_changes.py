@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from lamina_index.build_blocks import PART_FIELDS
 from lamina_index.collection import (
     LOCK_FILE,
     MANIFEST_FILE,
@@ -16,6 +15,7 @@ from lamina_index.collection import (
     is_collection,
     recover_swap,
     replaced_folder,
+    write_turn,
     writer_lock,
 )
 from lamina_index.disk import disk_errors_told
@@ -28,6 +28,7 @@ from lamina_index.manifest import (
     FieldType,
     sync_folder,
 )
+from lamina_index.parts import PART_FIELDS
 from lamina_index.store import DocumentStore
 from lamina_index.text import TEXT_VERSION
 
@@ -95,7 +96,7 @@ def remove_collection(folder: Path) -> None:
 
     Raises:
         CollectionNotFoundError: If there is no collection.
-        CollectionBusyError: If a build or a compaction is writing to it.
+        CollectionBusyError: If a build or a compaction is writing to it, or others keep writing.
     """
     recover_swap(folder)
     if not is_collection(folder):
@@ -105,7 +106,7 @@ def remove_collection(folder: Path) -> None:
         folder.unlink()
         sync_folder(parent)
         return
-    with writer_lock(folder):
+    with writer_lock(folder), write_turn(folder):
         # first the one that was replaced: left alone in its place it would be brought back
         for path in (replaced_folder(folder), folder):
             if path.exists():

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lamina_index.errors import LaminaError, StorageFullError
+from lamina_index.errors import LaminaError, ReadOnlyError, StorageFullError
+
+_NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 @contextmanager
@@ -20,6 +22,7 @@ def disk_errors_told(target: Path, *, when_full: str) -> Iterator[None]:
 
     Raises:
         StorageFullError: If the disk, or the user's share of it, is full.
+        ReadOnlyError: If the disk is read-only, or this user may not write there.
         LaminaError: If something cannot be written for another reason.
     """
     try:
@@ -27,8 +30,13 @@ def disk_errors_told(target: Path, *, when_full: str) -> Iterator[None]:
     except StorageFullError as error:
         raise StorageFullError(f"{target}: no space left on the device; {when_full}") from error
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageFullError(f"{target}: no space left on the device; {when_full}") from error
-        raise LaminaError(
-            f"{error.filename or target}: cannot be written ({error.strerror or error})"
-        ) from error
+        raise disk_error(target, error, when_full=when_full) from error
+
+
+def disk_error(target: Path, error: OSError, *, when_full: str) -> LaminaError:
+    """Give an error of writing the class that a user can act on, as `disk_errors_told` does."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageFullError(f"{target}: no space left on the device; {when_full}")
+    kind = ReadOnlyError if error.errno in _NOT_ALLOWED else LaminaError
+    reason = error.strerror or error
+    return kind(f"{error.filename or target}: cannot be written ({reason})")

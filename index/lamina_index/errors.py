@@ -111,5 +111,13 @@ class StorageFullError(LaminaError):
     """No space is left on the device; what was there before is untouched."""
 
 
+class ReadOnlyError(LaminaError):
+    """A file or folder is on a read-only disk, or this user may not write to it."""
+
+
 class EvaluationError(LaminaError):
     """Queries, relevance judgements and corpus do not fit together."""
+
+
+class BacklogFullError(LaminaError):
+    """More writes wait for the search index than a search may look through."""

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from lamina_index.build_blocks import part_id
 from lamina_index.encoder import Encoder
 from lamina_index.errors import BlankTextError, EvaluationError
 from lamina_index.exact_corpus import corpus_fingerprint, document_digest, encoder_facts
+from lamina_index.parts import part_id
 from lamina_index.runtime import available_threads
 from lamina_index.search_options import DEFAULT_OPTIONS, SearchOptions
 from lamina_index.searcher import Searcher

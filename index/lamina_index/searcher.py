@@ -266,6 +266,12 @@ class Searcher:
         """Find a document by its id."""
         return self._store.get(document_id)
 
+    def get_embedded(self, document_id: str) -> tuple[StoredDocument, NDArray[np.float32]] | None:
+        """Find a document by its id, with its unit vector (D,)."""
+        with self._store.reading() as reading:
+            found = reading.get(document_id)
+            return None if found is None else (found, reading.vectors([found.key])[1][0])
+
     @property
     def count(self) -> int:
         """Number of documents, as of the last committed write."""

@@ -13,17 +13,14 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import orjson
 from numpy.typing import ArrayLike, NDArray
 
 from lamina_index.errors import (
@@ -31,8 +28,6 @@ from lamina_index.errors import (
     CollectionNotFoundError,
     DamagedError,
 )
-from lamina_index.manifest import MAX_ID_BYTES
-from lamina_index.scoring import unit_rows
 from lamina_index.store_file import (
     STORE_FILE,
     STORE_FORMAT,
@@ -42,26 +37,24 @@ from lamina_index.store_file import (
     create_file,
     damaged,
     mended,
-    put,
 )
-from lamina_index.store_reading import StoredDocument, StoreReading, row_crc
+from lamina_index.store_reading import StoredDocument, StoreReading
 from lamina_index.store_words import add_words, drop_words
+from lamina_index.store_writing import StoreWriting, Upserted
 
 if TYPE_CHECKING:
     from lamina_index.corpus import Document
 
-__all__ = ["STORE_FILE", "DocumentStore", "StoreReading", "StoredDocument", "Upserted"]
+__all__ = [
+    "STORE_FILE",
+    "DocumentStore",
+    "StoreReading",
+    "StoreWriting",
+    "StoredDocument",
+    "Upserted",
+]
 
-_NAMES_PER_STATEMENT = 500
 _LOG_BYTES_KEPT = 64 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Upserted:
-    """What one `upsert` did: new ids and ids that were there before."""
-
-    inserted: int
-    replaced: int
 
 
 class DocumentStore:
@@ -275,6 +268,18 @@ class DocumentStore:
 
     # Writing
 
+    @contextmanager
+    def writing(self) -> Iterator[StoreWriting]:
+        """Hold the one write transaction: durable when the block ends, without a trace if it fails.
+
+        Raises:
+            StorageFullError: If the disk is full.
+            CollectionBusyError: If another process kept writing for five seconds.
+            ValueError: If the store was opened read-only.
+        """
+        with self._transaction() as connection:
+            yield StoreWriting(connection, self.path, self.dimension)
+
     def upsert(
         self,
         documents: Sequence[Document],
@@ -283,9 +288,7 @@ class DocumentStore:
         remove: Sequence[str] = (),
         progress: dict[str, Any] | None = None,
     ) -> Upserted:
-        """Store documents with their embeddings; a known id is replaced. One durable transaction.
-
-        When an id occurs twice in `documents`, the last one counts.
+        """Store documents in a transaction of their own, see `StoreWriting.upsert`.
 
         Args:
             documents: N documents.
@@ -294,32 +297,14 @@ class DocumentStore:
             progress: JSON value to keep under the name "progress" in the same transaction.
 
         Raises:
-            ValueError: If an id is empty, too long or not valid Unicode, the metadata is not
-                JSON, or the embeddings are of a wrong shape, not finite or not of unit length.
-            StorageFullError: If the disk is full; nothing of this call is stored then.
-            CollectionBusyError: If another process kept writing for five seconds.
+            ValueError: As `StoreWriting.upsert`; else as `writing`.
         """
-        rows = unit_rows(embeddings, dimension=self.dimension, count=len(documents))
-        kept = sorted({document.id: row for row, document in enumerate(documents)}.values())
-        encoded = [_encode(documents[row]) for row in kept]
-        with self._writing() as connection:
-            _delete(connection, remove)
-            replaced = _delete(connection, [values[0] for values in encoded])
-            key = StoreReading(connection, self.path).last_key() + 1
-            connection.executemany(
-                "INSERT INTO documents VALUES (?, ?, ?, ?, ?)",
-                ((key + i, *values, row_crc(key + i, *values)) for i, values in enumerate(encoded)),
-            )
-            connection.executemany(
-                "INSERT INTO vectors VALUES (?, ?, ?)",
-                (
-                    (key + i, blob, zlib.crc32(blob))
-                    for i, blob in enumerate(rows[row].tobytes() for row in kept)
-                ),
-            )
+        with self.writing() as writing:
+            writing.delete(remove)
+            upserted = writing.upsert(documents, embeddings)
             if progress is not None:
-                put(connection, "progress", progress)
-        return Upserted(inserted=len(kept) - replaced, replaced=replaced)
+                writing.set_meta("progress", progress)
+        return upserted
 
     def upgrade(self) -> str | None:
         """Give the store the newest format, and a word index that is right, in one transaction.
@@ -333,7 +318,7 @@ class DocumentStore:
             has_words = reading.has_words
             if has_words and not reading.words().damage():
                 return None
-        with self._writing() as connection:
+        with self._transaction() as connection:
             if has_words:
                 drop_words(connection)
             add_words(connection)
@@ -341,22 +326,22 @@ class DocumentStore:
         return "made the word index again" if has_words else "added the word index"
 
     def delete(self, ids: Sequence[str]) -> int:
-        """Delete documents by id in one durable transaction; give how many there were."""
-        with self._writing() as connection:
-            return _delete(connection, list(dict.fromkeys(ids)))
+        """Delete documents by id in a transaction of their own; give how many there were."""
+        with self.writing() as writing:
+            return writing.delete(list(dict.fromkeys(ids)))
 
     def set_meta(self, name: str, value: Any) -> None:
         """Keep a small JSON value under a name, durably."""
-        with self._writing() as connection:
-            put(connection, name, value)
+        with self.writing() as writing:
+            writing.set_meta(name, value)
 
     def forget_tombstones(self, until: int) -> None:
         """Drop tombstones that no snapshot on disk needs: those up to a sequence number."""
-        with self._writing() as connection:
-            connection.execute("DELETE FROM tombstones WHERE sequence <= ?", (until,))
+        with self.writing() as writing:
+            writing.forget_tombstones(until)
 
     @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
         """One write transaction that commits at the end, or leaves no trace."""
         if self._read_only:
             raise ValueError(f"{self.path} was opened read-only")
@@ -422,35 +407,3 @@ class DocumentStore:
             return self._connect("immutable=1")
         except sqlite3.Error as error:
             raise mended(self.path, error) from error
-
-
-def _encode(document: Document) -> tuple[str, str, str]:
-    """Check a document and give its id, text and metadata as they are stored."""
-    if not isinstance(document.id, str):
-        raise ValueError(f"document id {document.id!r} is not a string")
-    size = len(document.id.encode())
-    if not 0 < size <= MAX_ID_BYTES:
-        raise ValueError(
-            f"document id {document.id[:40]!r} has {size} bytes, expected 1 to {MAX_ID_BYTES}"
-        )
-    try:
-        metadata = orjson.dumps(document.metadata).decode()
-    except TypeError as error:
-        raise ValueError(f"metadata of document {document.id!r}: {error}") from error
-    return document.id, document.text, metadata
-
-
-def _delete(connection: sqlite3.Connection, ids: Sequence[str]) -> int:
-    """Delete the rows of the ids that exist, bury their keys, and give their number."""
-    deleted = 0
-    for start in range(0, len(ids), _NAMES_PER_STATEMENT):
-        part = ids[start : start + _NAMES_PER_STATEMENT]
-        marks = ",".join("?" * len(part))
-        keys = connection.execute(
-            f"DELETE FROM documents WHERE id IN ({marks}) RETURNING key",  # noqa: S608 - only marks
-            part,
-        ).fetchall()
-        connection.executemany("DELETE FROM vectors WHERE key = ?", keys)
-        connection.executemany("INSERT INTO tombstones (key) VALUES (?)", sorted(keys))
-        deleted += len(keys)
-    return deleted

@@ -16,6 +16,7 @@ from lamina_index.errors import (
     DamagedError,
     FormatError,
     LaminaError,
+    ReadOnlyError,
     StorageFullError,
 )
 from lamina_index.store_words import WORDS_STATEMENTS
@@ -178,4 +179,6 @@ def mended(path: Path, error: sqlite3.Error) -> LaminaError:
         sqlite3.SQLITE_IOERR,
     ):
         return damaged(path, f"damaged ({error})")
+    if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+        return ReadOnlyError(f"{path}: cannot be written ({error})")
     return LaminaError(f"{path}: {error}")

@@ -110,6 +110,11 @@ class StoreReading:
         """Number of documents."""
         return int(self._connection.execute("SELECT COUNT(*) FROM documents").fetchall()[0][0])
 
+    def count_after(self, key: int) -> int:
+        """Number of documents with a higher key; reads their pages."""
+        statement = "SELECT COUNT(*) FROM documents WHERE key > ?"
+        return int(self._connection.execute(statement, (key,)).fetchall()[0][0])
+
     def vector_count(self) -> int:
         """Number of vectors; the same as that of documents, or the store is damaged."""
         return int(self._connection.execute("SELECT COUNT(*) FROM vectors").fetchall()[0][0])

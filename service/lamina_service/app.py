@@ -12,7 +12,14 @@ from fastapi import FastAPI
 
 from lamina_index import __version__
 from lamina_index.errors import LaminaError
-from lamina_service import collection_routes, embeddings, operations, page, routes
+from lamina_service import (
+    collection_routes,
+    document_routes,
+    embeddings,
+    operations,
+    page,
+    routes,
+)
 from lamina_service.edge import Edge
 from lamina_service.errors import add_error_handlers
 from lamina_service.metrics import Metrics
@@ -52,6 +59,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     add_error_handlers(app)
     routers = [
         routes.router,
+        *document_routes.routers,
         *collection_routes.routers,
         embeddings.router,
         operations.open_router,

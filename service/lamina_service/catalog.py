@@ -19,6 +19,7 @@ from lamina_index.errors import CollectionNotFoundError, LaminaError
 from lamina_index.searcher import Searcher
 from lamina_index.snapshot_files import SNAPSHOTS
 from lamina_index.store import STORE_FILE
+from lamina_index.writer import CollectionWriter
 from lamina_service.aliases import Aliases, is_plain
 from lamina_service.errors import PROBLEM_URI, NameTakenError, problem_of
 from lamina_service.metrics import Metrics
@@ -60,14 +61,25 @@ class Catalog:
     was opened, and frees the space of what was deleted.
     """
 
-    def __init__(self, data: Path, encoder: Encoder, metrics: Metrics, aliases: Aliases) -> None:
+    def __init__(
+        self,
+        data: Path,
+        encoder: Encoder,
+        metrics: Metrics,
+        aliases: Aliases,
+        *,
+        write_encoder: Encoder,
+    ) -> None:
         self._data = data
         self._encoder = encoder
+        self._write_encoder = write_encoder
         self._metrics = metrics
         self._aliases = aliases
         self._entries: dict[str, _Entry] = {}  # replaced, never changed: others iterate over it
-        self._retired: list[tuple[float, Searcher]] = []
+        self._writers: dict[str, tuple[Searcher, CollectionWriter]] = {}
+        self._retired: list[tuple[float, Searcher | CollectionWriter]] = []
         self._refreshing = threading.Lock()
+        self._opening_writer = threading.Lock()
         self._closing = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name="catalog", daemon=True)
 
@@ -83,8 +95,10 @@ class Catalog:
         for entry in self._entries.values():
             if entry.searcher is not None:
                 entry.searcher.close()
-        for _, searcher in self._retired:
-            searcher.close()
+        for _, writer in self._writers.values():
+            writer.close()
+        for _, retired in self._retired:
+            retired.close()
 
     @property
     def aliases(self) -> dict[str, str]:
@@ -127,11 +141,36 @@ class Catalog:
             CollectionNotFoundError: If there is none of that name.
             LaminaError: As `get`, and what `work` raises.
         """
+        return self._retried(name, lambda: work(self.get(name)))
+
+    def writing(self, name: str, work: Callable[[CollectionWriter], T]) -> T:
+        """Write to a collection, or to the one that takes its place meanwhile.
+
+        Raises:
+            CollectionNotFoundError: If there is none of that name.
+            LaminaError: As `get`, and what `work` raises.
+        """
+        return self._retried(name, lambda: work(self._writer(name)))
+
+    def _retried(self, name: str, work: Callable[[], T]) -> T:
         try:
-            return work(self.get(name))
+            return work()
         except CollectionNotFoundError:  # replaced, removed or switched, and not yet taken note of
             self.follow(name)
-            return work(self.get(name))
+            return work()
+
+    def _writer(self, name: str) -> CollectionWriter:
+        """Give the one writer of an open collection; the first call makes it."""
+        searcher = self.get(name)
+        with self._opening_writer:
+            known = self._writers.get(searcher.folder.name)
+            if known is not None and known[0] is searcher:
+                return known[1]
+            writer = CollectionWriter.open(searcher.folder, self._write_encoder)
+            self._writers[searcher.folder.name] = (searcher, writer)
+            if known is not None:
+                self._retired.append((time.monotonic(), known[1]))
+            return writer
 
     def is_current(self, name: str) -> bool:
         """Whether what is known of a name still holds; takes note of aliases that were changed.
@@ -211,16 +250,23 @@ class Catalog:
         try:
             with ExitStack() as undo:
                 searcher = undo.enter_context(Searcher.open(folder, self._encoder))
-                info = searcher.info()
+                info = self._measured(searcher)
                 undo.pop_all()
         except Exception as error:  # noqa: BLE001 - must not keep the others from being served
             return _failed(folder, failed, error)
-        index_bytes = info["index"]["size_bytes"] if info["index"] else 0
-        self._metrics.collection_opened(
-            folder.name, documents=info["count"], size_bytes=info["store_bytes"] + index_bytes
-        )
         _logger.info("collection %s is open: %d documents", folder.name, info["count"])
         return _Entry(served, searcher=searcher)
+
+    def _measured(self, searcher: Searcher) -> dict[str, Any]:
+        """Describe a collection, and tell the metrics its size."""
+        info = searcher.info()
+        index_bytes = info["index"]["size_bytes"] if info["index"] else 0
+        self._metrics.collection_opened(
+            searcher.folder.name,
+            documents=info["count"],
+            size_bytes=info["store_bytes"] + index_bytes,
+        )
+        return info
 
     def _put(self, name: str, entry: _Entry | None) -> None:
         before = self._entries.get(name)
@@ -235,8 +281,10 @@ class Catalog:
                 self._close_retired()
                 self.refresh()
                 drop_removed(self._data)
+                self._retire_writers()
                 for name in self.names():
                     self._verify(name)
+                    self._measure(name)
             except Exception:  # the thread's edge: whatever it is, the next round may go well
                 _logger.exception("keeping watch over %s failed", self._data)
             self._closing.wait(REFRESH_SECONDS)
@@ -253,6 +301,22 @@ class Catalog:
             with self._refreshing:
                 if self._entries.get(name) is entry:
                     self._put(name, _failed(self._data / name, stamps, error))
+
+    def _measure(self, name: str) -> None:
+        """Tell the metrics how a collection has grown; what is damaged, requests tell."""
+        entry = self._entries.get(name)
+        if entry is not None and entry.searcher is not None:
+            with suppress(LaminaError):
+                self._measured(entry.searcher)
+
+    def _retire_writers(self) -> None:
+        """Let go of the writers of collections that were replaced or are gone."""
+        with self._opening_writer:
+            for name, (searcher, writer) in list(self._writers.items()):
+                entry = self._entries.get(name)
+                if entry is None or entry.searcher is not searcher:
+                    del self._writers[name]
+                    self._retired.append((time.monotonic(), writer))
 
     def _close_retired(self) -> None:
         while self._retired and time.monotonic() - self._retired[0][0] > _RETIREMENT_SECONDS:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lamina_index.archive import write_archive
-from lamina_index.build_run import longest_part
+from lamina_index.chunking import longest_part
 from lamina_index.collection import writer_lock
 from lamina_index.collection_changes import (
     create_collection,

@@ -52,7 +52,7 @@ class DirectRoute(APIRoute):
             if body_model is not None:
                 content = await request.body()
                 if content or not may_be_left_out:
-                    _check_media_type(request.headers.get("content-type", ""))
+                    check_json(media_type(request))
                     arguments["body"] = body_model.model_validate_json(content)
             if query_model is not None:
                 arguments["parameters"] = query_model.model_validate(_query(request))
@@ -84,6 +84,28 @@ def json_response(content: object, status: int = 200) -> Response:
     return Response(orjson.dumps(content), status, media_type="application/json")
 
 
+def media_type(request: Request) -> str:
+    """Give what the body is declared as, without parameters; empty if it is not."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def check_json(kind: str, *, alternative: str = "") -> None:
+    """Refuse what a browser sends elsewhere without asking; curl says this unless told otherwise.
+
+    Args:
+        kind: The body's media type.
+        alternative: What is taken beside JSON, for the message.
+
+    Raises:
+        MediaTypeError: If the body is not declared as JSON.
+    """
+    if kind != "application/json" and not kind.endswith("+json"):
+        raise MediaTypeError(
+            f"Content-Type is {kind or 'missing'}; send JSON with Content-Type: application/json"
+            + (f" or {alternative}" if alternative else "")
+        )
+
+
 def _has_default(handler: Callable[..., object], name: str) -> bool:
     found = signature(handler).parameters.get(name)
     return found is not None and found.default is not Parameter.empty
@@ -93,19 +115,6 @@ async def _follow(service: Service, collection: str) -> None:
     """Take up, off the event loop, what other workers did to a collection or an alias."""
     if not service.catalog.is_current(collection):
         await service.reads.run(service.catalog.follow, collection)
-
-
-def _check_media_type(content_type: str) -> None:
-    """Refuse what a browser sends elsewhere without asking; curl says this unless told otherwise.
-
-    Raises:
-        MediaTypeError: If the body is not declared as JSON.
-    """
-    kind = content_type.partition(";")[0].strip().lower()
-    if kind != "application/json" and not kind.endswith("+json"):
-        raise MediaTypeError(
-            f"Content-Type is {kind or 'missing'}; send JSON with Content-Type: application/json"
-        )
 
 
 def _query(request: Request) -> Mapping[str, Any]:

@@ -6,7 +6,6 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -22,8 +21,8 @@ class Edge:
     """Pure ASGI middleware, so that a request crosses one function instead of a task group.
 
     A reply carries `X-Request-ID`, the request's own if it sent a sane one. Bodies are counted as
-    they stream in and refused at the limit. An error that no handler foresaw is logged with the
-    request id and answered with a fixed text.
+    they stream in and refused at the limit, unless a handler lifts it. An error that no handler
+    foresaw is logged with the request id and answered with a fixed text.
     """
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics, max_body_bytes: int) -> None:
@@ -49,7 +48,7 @@ class Edge:
                 message["headers"].append((b"x-request-id", request_id))
             await send(message)
 
-        limited = _limited(receive, declared_bytes, self._max_body_bytes)
+        limited = scope["lamina.body"] = _LimitedBody(receive, declared_bytes, self._max_body_bytes)
         try:
             await self._app(scope, limited, send_with_id)
         except ClientDisconnect:
@@ -77,25 +76,36 @@ def _read_head(scope: Scope) -> tuple[bytes, int]:
     return request_id or secrets.token_hex(8).encode(), declared_bytes
 
 
-def _limited(
-    receive: Receive, declared_bytes: int, max_body_bytes: int
-) -> Callable[[], Awaitable[Message]]:
-    """Wrap `receive` so that it never takes in more than the limit."""
-    received_bytes = 0
+class _LimitedBody:
+    """A `receive` that never takes in more than the limit."""
 
-    async def receive_limited() -> Message:
-        nonlocal received_bytes
-        if declared_bytes <= max_body_bytes:
-            message = await receive()
-            received_bytes += len(message.get("body", b""))
-            if received_bytes <= max_body_bytes:
+    def __init__(self, receive: Receive, declared_bytes: int, max_bytes: int) -> None:
+        self._receive = receive
+        self._declared_bytes = declared_bytes
+        self._received_bytes = 0
+        self.max_bytes: int | None = max_bytes
+
+    async def __call__(self) -> Message:
+        limit = self.max_bytes
+        if limit is None:
+            return await self._receive()
+        if self._declared_bytes <= limit:
+            message = await self._receive()
+            self._received_bytes += len(message.get("body", b""))
+            if self._received_bytes <= limit:
                 return message
         raise BodyTooLargeError(
-            f"the body is longer than {max_body_bytes} bytes; send less at a time, or raise "
+            f"the body is longer than {limit} bytes; send less at a time, or raise "
             "LAMINA_MAX_BODY_BYTES"
         )
 
-    return receive_limited
+
+def lift_body_limit(scope: Scope) -> None:
+    """Let a body be of any length, for a handler that takes it in piece by piece.
+
+    To be called before any of it is received.
+    """
+    scope["lamina.body"].max_bytes = None
 
 
 def _brief_startup_failure(scope: Scope, send: Send) -> Send:

@@ -99,6 +99,21 @@ class SnapshotsOffError(LaminaError):
     """No folder is configured that archives could be written to."""
 
 
+class DocumentsRefusedError(LaminaError):
+    """Documents were sent and none of them could be stored.
+
+    Attributes:
+        failures: The first of them: position, and what is wrong.
+    """
+
+    def __init__(self, count: int, failures: list[tuple[int, str]]) -> None:
+        position, told = failures[0]
+        super().__init__(
+            f"none of {count} documents could be stored; documents[{position}]: {told}"
+        )
+        self.failures = failures
+
+
 class QueueFullError(LaminaError):
     """As much work is waiting as the service admits."""
 
@@ -125,6 +140,8 @@ REQUEST_PROBLEMS: dict[type[LaminaError], Problem] = {
     index.FilterError: Problem(422, "invalid-filter", "Filter does not fit"),
     index.NoWordIndexError: Problem(409, "no-word-index", "Words cannot be searched yet"),
     index.DocumentNotFoundError: Problem(404, "document-not-found", "No such document"),
+    index.BacklogFullError: Problem(429, "backlog-full", "Index has to catch up with writes"),
+    index.ReadOnlyError: Problem(409, "read-only", "Cannot be written to"),
     index.StorageFullError: Problem(507, "storage-full", "No space left"),
     InvalidRequestError: Problem(422, "invalid-request", "Invalid request"),
     MediaTypeError: Problem(415, "unsupported-media-type", "Body must be JSON"),
@@ -139,6 +156,7 @@ REQUEST_PROBLEMS: dict[type[LaminaError], Problem] = {
     CollectionInUseError: Problem(409, "collection-in-use", "An alias leads to it"),
     CanaryFailedError: Problem(409, "canary-failed", "New collection failed its canary"),
     SnapshotsOffError: Problem(409, "snapshots-off", "No folder for archives is configured"),
+    DocumentsRefusedError: Problem(422, "documents-refused", "No document was stored"),
     QueueFullError: Problem(429, "queue-full", "Too much work is waiting"),
 }
 """What a request can be answered."""
@@ -167,6 +185,7 @@ _HEADERS: dict[type[LaminaError], dict[str, str]] = {
     BodyTooLargeError: {"Connection": "close"},  # the rest of the body is never read
     KeyRequiredError: {"WWW-Authenticate": "Bearer"},
     QueueFullError: {"Retry-After": "1"},
+    index.BacklogFullError: {"Retry-After": "5"},
 }
 
 
@@ -211,12 +230,21 @@ async def _answer_lamina_error(request: Request, error: Exception) -> Response:
         members["errors"] = [{"field": error.path, "message": error.found}]
     if isinstance(error, CanaryFailedError):
         members["errors"] = [{"field": field, "message": told} for field, told in error.failures]
+    if isinstance(error, DocumentsRefusedError):
+        members["errors"] = [
+            {"field": f"documents[{position}]", "message": told}
+            for position, told in error.failures
+        ]
     if isinstance(error, index.EncoderOutputError) and error.items:
         members["items"] = list(error.items)
     if problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         _logger.error("%s %r: %s", request.method, request.url.path, error)
     _count(request, problem.slug)
-    return problem_response(problem, str(error), _HEADERS.get(type(error)), **members)
+    headers = dict(_HEADERS.get(type(error), {}))
+    if stored := getattr(request.state, "stored", None):
+        members["stored"] = stored
+        headers["Connection"] = "close"  # the rest of the stream is not read
+    return problem_response(problem, str(error), headers, **members)
 
 
 async def _answer_validation_error(request: Request, error: Exception) -> Response:

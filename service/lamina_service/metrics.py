@@ -65,6 +65,18 @@ class Metrics:
             registry=self._registry,
             multiprocess_mode="livesum",
         )
+        self._write_queue_depth = Gauge(
+            "lamina_write_queue_depth",
+            "Writes waiting for a thread or on one.",
+            registry=self._registry,
+            multiprocess_mode="livesum",
+        )
+        self._written = Counter(
+            "lamina_documents_written",
+            "Documents inserted, replaced or deleted, and those refused.",
+            ("outcome",),
+            registry=self._registry,
+        )
         self._documents = Gauge(
             "lamina_collection_documents",
             "Documents in a collection.",
@@ -87,6 +99,11 @@ class Metrics:
             multiprocess_mode="livemax",
         )
         self.set_queue_depth = self._queue_depth.set
+        self.set_write_queue_depth = self._write_queue_depth.set
+        self._bound_written = {
+            outcome: self._written.labels(outcome)
+            for outcome in ("inserted", "replaced", "deleted", "refused")
+        }
         self._bound_requests: dict[tuple[str, str, int], Counter] = {}
         self._bound_routes: dict[str, Histogram] = {}
         self._bound_stages = {
@@ -111,12 +128,21 @@ class Metrics:
         for stage, seconds in stage_seconds.items():
             self._bound_stages[stage].observe(seconds)
 
+    def wrote(
+        self, *, inserted: int = 0, replaced: int = 0, deleted: int = 0, refused: int = 0
+    ) -> None:
+        """Count what a write did."""
+        self._bound_written["inserted"].inc(inserted)
+        self._bound_written["replaced"].inc(replaced)
+        self._bound_written["deleted"].inc(deleted)
+        self._bound_written["refused"].inc(refused)
+
     def rejected(self, reason: str) -> None:
         """Count a problem document."""
         self._rejected.labels(reason).inc()
 
     def collection_opened(self, name: str, *, documents: int, size_bytes: int) -> None:
-        """Tell a collection's size."""
+        """Tell a collection's size, also when it has changed."""
         self._documents.labels(name).set(documents)
         self._bytes.labels(name).set(size_bytes)
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-from operator import methodcaller
-
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from lamina_index.errors import DocumentNotFoundError
 from lamina_service.catalog import Catalog
 from lamina_service.direct_route import ReadRoute, json_response
 from lamina_service.openapi import BEARER, problems
@@ -17,7 +13,6 @@ from lamina_service.schemas import (
     BatchRequest,
     CollectionReply,
     CollectionsReply,
-    Document,
     SearchParameters,
     SearchReply,
     SearchRequest,
@@ -71,23 +66,6 @@ async def search_batch(request: Request, collection: str, body: BatchRequest) ->
     ]
     answers = await service.searches.map_together(answer_together, jobs, together=JOBS_TOGETHER)
     return json_response({"results": [orjson.Fragment(answer.body) for answer in answers]})
-
-
-@router.get(
-    "/collections/{collection}/documents/{document_id:path}",
-    tags=["documents"],
-    response_model=Document,
-    responses=problems(404, 409, 429, 507),
-)
-async def get_document(request: Request, collection: str, document_id: str) -> Response:
-    """Give one document; its id may hold slashes, quoted or not."""
-    service: Service = request.app.state.service
-    service.catalog.get(collection)  # refused here, it need not wait for its turn
-    read = partial(service.catalog.using, collection)
-    found = await service.reads.run(read, methodcaller("get", document_id))
-    if found is None:
-        raise DocumentNotFoundError(f"collection {collection!r} has no document {document_id!r}")
-    return json_response({"id": found.id, "text": found.text, "metadata": found.metadata})
 
 
 @router.get(

@@ -290,14 +290,6 @@ class BatchReply(_Reply):
     results: list[SearchReply]
 
 
-class Document(_Reply):
-    """A document as it is kept."""
-
-    id: str
-    text: str
-    metadata: Metadata
-
-
 class CollectionProblem(_Reply):
     """Why a collection is not served; the same answers requests for it."""
 

@@ -14,6 +14,7 @@ from typing import Any, Self
 from lamina_index.encoder import OnnxEncoder
 from lamina_index.runtime import available_threads
 from lamina_service.aliases import Aliases
+from lamina_service.background_encoder import BackgroundEncoder
 from lamina_service.catalog import Catalog
 from lamina_service.errors import InvalidRequestError
 from lamina_service.keys import KeyStore
@@ -22,6 +23,8 @@ from lamina_service.settings import Settings
 from lamina_service.work_queue import WorkQueue
 
 _READ_THREADS = 2
+_WRITE_THREADS = 4
+"""They wait for the encoder or the disk; those that wait for the disk together share its sync."""
 _CHANGE_THREADS = 2
 """One may be busy with an archive, of which there is one at a time; the other is not held up."""
 _CHANGES_WAITING = 16
@@ -44,6 +47,7 @@ class Service:
     Attributes:
         searches: Runs whatever needs the encoder or scans vectors.
         reads: Runs short reads of the database, which a full queue of searches does not hold up.
+        writes: Stores and deletes documents; encodes them on threads of `write_encoder`.
         changes: Makes, deletes and archives collections and switches aliases.
         closing: Set when the service stops; long work ends then.
     """
@@ -52,10 +56,12 @@ class Service:
     metrics: Metrics
     keys: KeyStore
     encoder: OnnxEncoder
+    write_encoder: BackgroundEncoder
     aliases: Aliases
     catalog: Catalog
     searches: WorkQueue
     reads: WorkQueue
+    writes: WorkQueue
     changes: WorkQueue
     closing: threading.Event
 
@@ -77,7 +83,8 @@ class Service:
         )
         metrics.encoder_loaded(encoder.name, encoder.precision, encoder.provider)
         aliases = Aliases(settings.data)
-        catalog = Catalog(settings.data, encoder, metrics, aliases)
+        write_encoder = BackgroundEncoder(encoder, threads=threads)
+        catalog = Catalog(settings.data, encoder, metrics, aliases, write_encoder=write_encoder)
         catalog.open()
         searches = WorkQueue(
             "search",
@@ -86,16 +93,24 @@ class Service:
             on_depth=metrics.set_queue_depth,
         )
         reads = WorkQueue("read", threads=_READ_THREADS, capacity=settings.queue_size)
+        writes = WorkQueue(
+            "write",
+            threads=_WRITE_THREADS,
+            capacity=settings.write_queue_size,
+            on_depth=metrics.set_write_queue_depth,
+        )
         changes = WorkQueue("change", threads=_CHANGE_THREADS, capacity=_CHANGES_WAITING)
         return cls(
             settings=settings,
             metrics=metrics,
             keys=keys,
             encoder=encoder,
+            write_encoder=write_encoder,
             aliases=aliases,
             catalog=catalog,
             searches=searches,
             reads=reads,
+            writes=writes,
             changes=changes,
             closing=threading.Event(),
         )
@@ -105,9 +120,11 @@ class Service:
         self.closing.set()
         self.searches.close()
         self.reads.close()
+        self.writes.close()
         self.changes.close()
         self.catalog.close()
         self.aliases.close()
+        self.write_encoder.close()
         self.encoder.close()
         self.keys.close()
 

@@ -40,9 +40,16 @@ class Settings(BaseSettings):
     queue_size: int = Field(
         128, ge=1, description="texts waiting or running in a worker beyond which it answers 429"
     )
+    write_queue_size: int = Field(
+        32, ge=1, description="writes waiting or running in a worker beyond which it answers 429"
+    )
     max_body_bytes: int = Field(2 * 1024 * 1024, ge=1024, description="longest request body")
     max_text_chars: int = Field(32_768, ge=1, description="longest query or text to embed")
     max_batch: int = Field(256, ge=1, description="most searches or texts in one request")
+    max_documents: int = Field(1000, ge=1, description="most documents in one list of JSON")
+    max_line_bytes: int = Field(
+        1024 * 1024, ge=1024, description="longest line of newline-delimited JSON"
+    )
     snapshots: Path | None = Field(
         None, description="folder that archives are written to on request; without it none are"
     )

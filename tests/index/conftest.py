@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,6 +11,9 @@ from typing import Literal, TypeAlias
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 from lamina_index.corpus import Document
 from lamina_index.encoder import Encoded
@@ -45,6 +47,12 @@ class WordEncoder:
             full_token_counts=counts,
             blank=counts == 0,
         )
+
+    def whole_text_tokenizer(self) -> Tokenizer:
+        """What splitting needs: one token a word."""
+        tokenizer = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+        tokenizer.pre_tokenizer = Whitespace()
+        return tokenizer
 
     def _direction(self, word: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:8])
@@ -113,40 +121,3 @@ def make_collection(tmp_path: Path, word_encoder: WordEncoder) -> Iterator[MakeC
             return MadeCollection(folder, store)
 
         yield make
-
-
-def _mount(*arguments: str, folder: Path) -> None:
-    """Mount something on a new folder, or skip the test: there is no other way to such a disk."""
-    folder.mkdir()
-    try:
-        done = subprocess.run(["mount", *arguments, folder], capture_output=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("needs mount (util-linux)")
-    if done.returncode != 0:
-        pytest.skip("mounting needs root")
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MB, to be filled."""
-    folder = tmp_path / "disk"
-    _mount("-t", "tmpfs", "-o", "size=1m", "tmpfs", folder=folder)
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True)
-
-
-@pytest.fixture
-def read_only(tmp_path: Path) -> Iterator[Callable[[Path], Path]]:
-    """`read_only(folder)` gives another path of the folder, under which nothing can be written."""
-    view = tmp_path / "read-only"
-    mounted = []
-
-    def mount(folder: Path) -> Path:
-        _mount("--bind", str(folder), folder=view)
-        mounted.append(view)
-        subprocess.run(["mount", "-o", "remount,ro,bind", view], check=True, capture_output=True)
-        return view
-
-    yield mount
-    if mounted:  # `is_mount` does not see a folder of the same disk
-        subprocess.run(["umount", "-l", view], check=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -33,9 +34,15 @@ build_blocks.BLOCK_ROWS = 8
 
 CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "shutil.rmtree"}
 
+OWN = re.compile(r"(INSERT INTO|DELETE FROM|UPDATE) [a-z]")
+"""Statements of ours, other than those that the word index makes of them."""
 
-def die_before_change(fatal: int, log: int | None = None) -> None:
-    """Kill this process with SIGKILL before its n-th change on disk; n = 0 only lists them."""
+
+def die_before_change(fatal: int, log: int | None = None, *, every_statement: bool = False) -> None:
+    """Kill this process with SIGKILL before its n-th change on disk; n = 0 only lists them.
+
+    Of a transaction the commit is a change, or every statement that changes a row.
+    """
     changes = 0
 
     def count(change: str) -> None:
@@ -58,8 +65,8 @@ def die_before_change(fatal: int, log: int | None = None) -> None:
 
         def trace(statement: str) -> None:
             nonlocal writing
-            if statement == "COMMIT" and writing:
-                count(statement)
+            if writing and (statement == "COMMIT" or (every_statement and OWN.match(statement))):
+                count(" ".join(statement.split()))
             writing = statement == "BEGIN IMMEDIATE" or (writing and statement != "COMMIT")
 
         connection.set_trace_callback(trace)

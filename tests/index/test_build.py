@@ -7,11 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
 
-from lamina_index import build_blocks, build_run
+from lamina_index import backlog, build_blocks
 from lamina_index.build import BuildStatus, build_collection
 from lamina_index.build_plan import BuildPlan
 from lamina_index.build_report import BuildReport
@@ -54,21 +51,6 @@ def stored(collection: Path) -> dict[str, str]:
 def found(collection: Path, encoder: Encoder, query: str, top_k: int = 10) -> list[str]:
     with Searcher.open(collection, encoder) as searcher:
         return [hit.id for hit in searcher.search(query, SearchOptions(top_k=top_k)).hits]
-
-
-class PartingEncoder:
-    """The word encoder with a tokenizer, which splitting needs: one token a word."""
-
-    def __init__(self, inner: Encoder) -> None:
-        self._inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def whole_text_tokenizer(self) -> Tokenizer:
-        tokenizer = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
-        tokenizer.pre_tokenizer = Whitespace()
-        return tokenizer
 
 
 def test_every_row_is_stored_indexed_and_found(tmp_path: Path, word_encoder: Encoder) -> None:
@@ -185,7 +167,7 @@ def test_append_with_another_encoder_of_the_same_dimension_is_refused(
 ) -> None:
     corpus = write_rows(tmp_path / "c.jsonl", numbered(3))
     build_collection([corpus], tmp_path / "c", word_encoder)
-    other = PartingEncoder(word_encoder)
+    other = type("Other", (type(word_encoder),), {})()
     other.name, other.fingerprint = "other words", "f" * 64
     with pytest.raises(EncoderMismatchError, match=r"words.*other words"):
         build_collection([corpus], tmp_path / "c", other, mode="append")
@@ -306,7 +288,7 @@ def test_cut_texts_are_reported_row_by_row(tmp_path: Path, word_encoder: Encoder
 def test_long_texts_are_split_into_parts_that_know_their_parent(
     tmp_path: Path, word_encoder: Encoder
 ) -> None:
-    encoder, chunking = PartingEncoder(word_encoder), Chunking(tokens=4, overlap=0)
+    chunking = Chunking(tokens=4, overlap=0)
     first = write_rows(
         tmp_path / "1.jsonl",
         [
@@ -314,7 +296,7 @@ def test_long_texts_are_split_into_parts_that_know_their_parent(
             {"id": "short", "text": "ten"},
         ],
     )
-    report = build_collection([first], tmp_path / "c", encoder, chunking=chunking)
+    report = build_collection([first], tmp_path / "c", word_encoder, chunking=chunking)
     assert (report.rows_indexed, report.documents, report.truncation.texts) == (2, 4, 0)
     with DocumentStore.open(tmp_path / "c") as store:
         part = store.get("long#2")
@@ -322,13 +304,12 @@ def test_long_texts_are_split_into_parts_that_know_their_parent(
     assert part.text.strip() == "four five six."
     assert part.metadata == {"parent": "long", "part": 2, "n": 1}
     shorter = write_rows(tmp_path / "2.jsonl", [{"id": "long", "text": "now just this"}])
-    report = build_collection([shorter], tmp_path / "c", encoder, mode="append")
+    report = build_collection([shorter], tmp_path / "c", word_encoder, mode="append")
     assert (report.rows_replaced, report.documents) == (1, 2)
     assert stored(tmp_path / "c") == {"short#1": "ten", "long#1": "now just this"}
 
 
 def test_parts_that_would_not_fit_are_refused(tmp_path: Path, word_encoder: Encoder) -> None:
-    encoder = PartingEncoder(word_encoder)
     rows: list[Row] = [
         {"id": "a", "text": "one", "parent": "mine"},
         {"id": "b" * 510, "text": "two"},
@@ -336,16 +317,18 @@ def test_parts_that_would_not_fit_are_refused(tmp_path: Path, word_encoder: Enco
     ]
     corpus = write_rows(tmp_path / "c.jsonl", rows)
     with pytest.raises(ValueError, match="longer than words reads: 16"):
-        build_collection([corpus], tmp_path / "x", encoder, chunking=Chunking(tokens=17, overlap=0))
+        build_collection(
+            [corpus], tmp_path / "x", word_encoder, chunking=Chunking(tokens=17, overlap=0)
+        )
     chunking = Chunking(tokens=4, overlap=1)
-    report = build_collection([corpus], tmp_path / "c", encoder, chunking=chunking)
+    report = build_collection([corpus], tmp_path / "c", word_encoder, chunking=chunking)
     assert report.rows_rejected == 2
     assert stored(tmp_path / "c") == {"c#1": "three"}
     with pytest.raises(CollectionExistsError, match="split"):
         build_collection(
             [corpus],
             tmp_path / "c",
-            encoder,
+            word_encoder,
             chunking=Chunking(tokens=5, overlap=1),
             mode="append",
         )
@@ -419,14 +402,14 @@ def test_a_link_to_a_collection_stays_a_link(tmp_path: Path, word_encoder: Encod
     [(0, 10_000), (40_000, 10_000), (100_000, 25_000), (200_000, 50_000), (5_000_000, 50_000)],
 )
 def test_rows_out_of_the_index_during_an_append_are_bounded(count: int, limit: int) -> None:
-    assert build_run.live_delta_limit(count) == limit
+    assert backlog.backlog_limit(count) == limit
 
 
 def test_a_long_append_keeps_few_rows_out_of_the_index(
     tmp_path: Path, word_encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(build_blocks, "BLOCK_ROWS", 10)
-    monkeypatch.setattr(build_run, "DELTA_LIMIT", 20)
+    monkeypatch.setattr(backlog, "DELTA_LIMIT", 20)
     first = write_rows(tmp_path / "1.jsonl", numbered(5))
     build_collection([first], tmp_path / "c", word_encoder)
     newer_rows = []

@@ -119,7 +119,7 @@ def test_wrong_usage_is_exit_code_2(
 
 
 def test_options_name_what_the_library_knows() -> None:
-    from lamina_index.commands.index import FormatName, PrecisionName
+    from lamina_index.commands.options import FormatName, PrecisionName
 
     assert set(get_args(FormatName)) == set(get_args(Format))
     assert set(get_args(PrecisionName)) == set(get_args(Precision))

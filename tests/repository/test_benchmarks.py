@@ -149,6 +149,18 @@ def test_filters_are_measured_at_every_share(repository: Path, tmp_path: Path):
     assert all(row["recall@10"] == 1 for name, row in found.items() if name != "facets")
 
 
+def test_writes_are_measured_beside_the_encoder(repository: Path, tmp_path: Path):
+    output = tmp_path / "writes.json"
+    done = run(repository, "bench_writes.py", "--small", "--work", tmp_path, "--output", output)
+    assert done.returncode == 0, done.stderr
+    record = json.loads(output.read_text())
+    assert record.keys() == SOURCE
+    found = record["results"]
+    assert found.keys() == {"encode", "encode_64", "write_1", "write_2", "commit_ms"}
+    assert found["encode"]["share"] == 1
+    assert all(row["documents_per_second"] > 0 for name, row in found.items() if "_ms" not in name)
+
+
 def test_results_become_tables(results: Path, repository: Path, tmp_path: Path):
     page = tmp_path / "page.md"
     empty = "".join(

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +28,7 @@ from lamina_service.app import create_app
 from lamina_service.service import Service
 from lamina_service.settings import Settings
 
+RUN = "from lamina_index.cli import run; run()"
 ODD_ID = "shelf/b 2?x=1#top%2F\"'\\é😀"
 DOCUMENTS: list[dict[str, Any]] = [
     {"id": "cats", "text": "Cats sleep for most of the day.", "kind": "animal", "legs": 4},
@@ -84,7 +90,7 @@ class Running:
 
 
 @contextmanager
-def running(settings: Settings) -> Iterator[Running]:
+def serve_here(settings: Settings) -> Iterator[Running]:
     """Serve an application in a thread until the block ends."""
     app = create_app(settings)
     server = uvicorn.Server(
@@ -106,7 +112,7 @@ def running(settings: Settings) -> Iterator[Running]:
 @pytest.fixture(scope="session")
 def service(data: Path) -> Iterator[Running]:
     """The real application with the bundled encoder, shared by tests that change nothing."""
-    with running(Settings(data=data, threads=2)) as started:
+    with serve_here(Settings(data=data, threads=2)) as started:
         yield started
 
 
@@ -116,8 +122,64 @@ def changing_service(data: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     folder = tmp_path_factory.mktemp("changing")
     shutil.copytree(data / "small", folder / "data" / "small")
     settings = Settings(data=folder / "data", snapshots=folder / "archives", threads=2)
-    with running(settings) as started:
+    with serve_here(settings) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def running() -> Callable[..., AbstractContextManager[Running]]:
+    """Serve an application, by settings, until a block ends."""
+    return lambda **settings: serve_here(Settings(**settings))
+
+
+class Served(str):
+    """The address of a service that runs as processes of its own, and how to end them."""
+
+    process: subprocess.Popen[str]
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def workers(self) -> list[int]:
+        """Ids of the processes that answer, where there are several."""
+        pid = self.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return [
+            int(child)
+            for child in children
+            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
+        ]
+
+
+@contextmanager
+def serve_elsewhere(folder: Path, *options: str) -> Iterator[Served]:
+    """`lamina serve` as processes of its own; gives its address."""
+    environment = {name: value for name, value in os.environ.items() if name[:7] != "LAMINA_"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN, "serve", "--data", str(folder), "--port", "0", *options],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**environment, "LAMINA_SNAPSHOTS": str(folder.parent / "archives")},
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        found = re.search(r"http://\S+", process.stdout.readline())
+        served = Served(found[0] if found else "")
+        served.process = process
+        try:
+            assert found is not None
+            yield served
+        finally:
+            served.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="session")
+def serving() -> Callable[..., AbstractContextManager[Served]]:
+    """Run `lamina serve` on a folder, with options, until a block ends."""
+    return serve_elsewhere
 
 
 Start = Callable[..., Running]
@@ -128,7 +190,7 @@ def start(data: Path) -> Iterator[Start]:
     """Start an application of one's own, by settings."""
     with ExitStack() as stack:
         yield lambda **settings: stack.enter_context(
-            running(Settings(**{"data": data, "threads": 1, **settings}))
+            serve_here(Settings(**{"data": data, "threads": 1, **settings}))
         )
 
 

@@ -4,15 +4,11 @@ import itertools
 import os
 import re
 import shutil
-import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -29,8 +25,6 @@ from lamina_index.collection import verify_collection, writer_lock
 from lamina_index.corpus import Document
 from lamina_index.encoder import OnnxEncoder
 from lamina_index.store import DocumentStore
-
-RUN = "from lamina_index.cli import run; run()"
 
 
 @pytest.fixture
@@ -348,41 +342,7 @@ def test_any_order_of_changes_agrees_with_a_model(workers: list[Any], folder: Pa
     assert [path.name for path in folder.glob(".*") if path.is_dir()] == []
 
 
-class Served(str):
-    """The address of a service that runs as processes of its own, and how to end them."""
-
-    process: subprocess.Popen[str]
-
-    def kill(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-
-
-@contextmanager
-def serving(folder: Path, *options: str) -> Iterator[Served]:
-    """`lamina serve` as processes of its own; gives its address."""
-    environment = {name: value for name, value in os.environ.items() if name[:7] != "LAMINA_"}
-    process = subprocess.Popen(
-        [sys.executable, "-c", RUN, "serve", "--data", str(folder), "--port", "0", *options],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**environment, "LAMINA_SNAPSHOTS": str(folder.parent / "archives")},
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    with process.stdout:
-        found = re.search(r"http://\S+", process.stdout.readline())
-        served = Served(found[0] if found else "")
-        served.process = process
-        try:
-            assert found is not None
-            yield served
-        finally:
-            served.kill()
-            process.wait()
-
-
-def test_two_real_workers_agree_after_every_change(folder: Path) -> None:
+def test_two_real_workers_agree_after_every_change(serving: Any, folder: Path) -> None:
     with serving(folder, "--workers", "2") as url, ExitStack() as stack:
         clients = [  # a connection each, which the kernel spreads over the workers
             stack.enter_context(httpx.Client(base_url=url, timeout=60, trust_env=False))
@@ -456,7 +416,7 @@ def check_after_kill(url: str, folder: Path, known: dict[str, Any]) -> None:
     "rounds", [pytest.param(2, id="2"), pytest.param(40, id="40", marks=pytest.mark.slow)]
 )
 def test_what_was_acknowledged_is_there_after_a_kill_and_the_rest_is_whole_or_not_there(
-    rounds: int, folder: Path
+    rounds: int, serving: Any, folder: Path
 ) -> None:
     random = Random(rounds)
     known: dict[str, Any] = {

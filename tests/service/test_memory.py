@@ -1,8 +1,10 @@
 """Promise 6: memory is flat over many varied requests."""
 
+import itertools
 import os
 import random
 import re
+import shutil
 import string
 import subprocess
 import sys
@@ -90,3 +92,29 @@ def test_memory_is_flat_over_some_thousand_varied_requests(served: Any) -> None:
 @pytest.mark.slow
 def test_memory_is_flat_over_a_hundred_thousand_varied_requests(served: Any) -> None:
     assert _growth(served, warm_up=5000, requests=100_000) < 12 * MIB
+
+
+def test_memory_does_not_grow_with_the_length_of_a_stream(
+    serving: Any, data: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(data / "small", tmp_path / "data" / "small")
+    line = b'{"id": "long", "junk": "' + b"x" * (MIB - 100) + b'"}\n'
+
+    def send(client: httpx.Client, count: int) -> None:
+        stream = itertools.chain(
+            [b'{"id": "good", "text": "good"}\n'], itertools.repeat(line, count)
+        )
+        path, headers = "/v1/collections/small/documents", {"Content-Type": "application/x-ndjson"}
+        reply = client.post(path, content=stream, headers=headers)
+        assert reply.json()["error_count"] == count
+
+    with serving(tmp_path / "data") as url:
+        process = psutil.Process(url.process.pid)
+        with httpx.Client(base_url=url, timeout=120, trust_env=False) as client:
+            send(client, 50)
+            before = process.memory_info().rss
+            send(client, 400)
+            assert process.memory_info().rss - before < 30 * MIB
+        highest = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())
+        assert highest is not None
+        assert int(highest[1]) * 1024 - before < 60 * MIB

@@ -98,7 +98,8 @@ def test_a_damaged_and_a_foreign_collection_do_not_keep_the_sound_one_from_being
 
 @pytest.fixture
 def catalog(tmp_path: Path, default_encoder: OnnxEncoder) -> Catalog:
-    return Catalog(tmp_path, default_encoder, Metrics(), Aliases(tmp_path))
+    aliases = Aliases(tmp_path)
+    return Catalog(tmp_path, default_encoder, Metrics(), aliases, write_encoder=default_encoder)
 
 
 def test_a_collection_built_replaced_or_removed_meanwhile_is_taken_up(

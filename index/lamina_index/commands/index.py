@@ -3,10 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperCommand
+
+from lamina_index.commands.options import (
+    Collection,
+    Delimiter,
+    Device,
+    EncoderName,
+    Factory,
+    Format,
+    IdField,
+    Inputs,
+    Json,
+    ManyInputs,
+    Precision,
+    Strict,
+    TextField,
+    Threads,
+    print_json,
+)
+from lamina_index.commands.writes import add, delete
 
 if TYPE_CHECKING:
     from lamina_index.manifest import ArchiveManifest
@@ -17,54 +35,21 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Build collections and care for them.",
 )
-
-Collection = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a collection.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
-FormatName = Literal["jsonl", "csv", "tsv", "parquet", "text", "folder", "beir"]
-PrecisionName = Literal["int8", "fp32", "fp16"]
-Factory = Annotated[str, typer.Option(help="FAISS factory string; auto chooses by size.")]
+app.command(cls=ManyInputs)(add)
+app.command()(delete)
 
 
-class _ManyInputs(TyperCommand):
-    """Takes `--input a b c` for `--input a --input b --input c`, so that a shell's `*` works."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        spread: list[str] = []
-        after_input = False
-        for argument in args:
-            if argument.startswith("-") and argument != "-":
-                after_input = argument.split("=")[0] == "--input"
-            elif after_input and spread[-1] != "--input":
-                spread.append("--input")
-            spread.append(argument)
-        return super().parse_args(ctx, spread)
-
-
-@app.command(cls=_ManyInputs)
+@app.command(cls=ManyInputs)
 def build(
-    inputs: Annotated[
-        list[str],
-        typer.Option(
-            "--input", metavar="F [F...]", help="Files or folders to read; - is standard input."
-        ),
-    ],
+    inputs: Inputs,
     collection: Annotated[Path, typer.Option(metavar="DIR", help="Folder to build.")],
-    encoder: Annotated[str, typer.Option(help="Name or folder of the encoder.")] = "default",
-    precision: Annotated[
-        PrecisionName | None,
-        typer.Option(help="Which of the encoder's graphs; by default the fastest that is right."),
-    ] = None,
-    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where it runs.")] = "auto",
-    file_format: Annotated[
-        FormatName | None,
-        typer.Option("--format", help="Format of the inputs; by default from their names."),
-    ] = None,
-    delimiter: Annotated[str | None, typer.Option(help="Between columns of CSV and TSV.")] = None,
-    id_field: Annotated[
-        str | None,
-        typer.Option(help="Field of the id (by default id or _id); `line` makes ids of lines."),
-    ] = None,
-    text_field: Annotated[str, typer.Option(help="Field of the text.")] = "text",
+    encoder: EncoderName = "default",
+    precision: Precision = None,
+    device: Device = "auto",
+    file_format: Format = None,
+    delimiter: Delimiter = None,
+    id_field: IdField = None,
+    text_field: TextField = "text",
     append: Annotated[
         bool, typer.Option("--append", help="Add to the collection; a known id is replaced.")
     ] = False,
@@ -80,12 +65,8 @@ def build(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an interrupted build, or refuse.")
     ] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 3 if a row was rejected.")
-    ] = False,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Encoder threads; by default all CPUs given to it.")
-    ] = None,
+    strict: Strict = False,
+    threads: Threads = None,
     json: Json = False,
 ) -> None:
     """Read a corpus, embed it and make a collection that can be searched."""
@@ -96,8 +77,8 @@ def build(
     if chunk is not None and overlap > chunk // 2:
         raise typer.BadParameter("--overlap must be at most half of --chunk")
     from lamina_index.build import build_collection
-    from lamina_index.build_run import longest_part
     from lamina_index.build_view import progress_bar, report_table
+    from lamina_index.chunking import longest_part
     from lamina_index.corpus import CorpusOptions
     from lamina_index.encoder import OnnxEncoder
     from lamina_index.errors import RejectedRowsError
@@ -151,7 +132,7 @@ def info(collection: Collection, json: Json = False) -> None:
         facts = searcher.info()
     del facts["verified"]  # of a service that has been through all files; here `verify` does that
     if json:
-        _print_json(facts)
+        print_json(facts)
     else:
         from lamina_index.terminal import facts_table, print_table
 
@@ -165,7 +146,7 @@ def verify(collection: Collection, json: Json = False) -> None:
 
     damage = verify_collection(collection)
     if json:
-        _print_json({"sound": not damage, "damage": damage})
+        print_json({"sound": not damage, "damage": damage})
     else:
         typer.echo("\n".join(damage) if damage else f"{collection}: sound")
     if damage:
@@ -184,7 +165,7 @@ def compact(collection: Collection, factory: Factory = "auto", json: Json = Fals
     with told, store, writer_lock(collection):
         snapshot = write_snapshot(collection, store, factory=factory)
     if json:
-        _print_json(snapshot.summary())
+        print_json(snapshot.summary())
     else:
         from lamina_index.terminal import facts_table, print_table
 
@@ -202,7 +183,7 @@ def upgrade(collection: Collection, json: Json = False) -> None:
     with told, store, writer_lock(collection):
         done = store.upgrade()
     if json:
-        _print_json({"done": done})
+        print_json({"done": done})
     else:
         typer.echo(f"{collection}: {done or 'nothing to do'}")
 
@@ -227,7 +208,7 @@ def export(
     else:
         count = export_folder(collection, output)
     if json and str(output) != "-":
-        _print_json({"documents": count, "output": str(output)})
+        print_json({"documents": count, "output": str(output)})
     else:
         typer.echo(f"{count} documents written to {output}", err=True)
 
@@ -260,12 +241,6 @@ def restore(
 
 def _tell_archive(manifest: ArchiveManifest, done: str, json: bool) -> None:
     if json:
-        _print_json(manifest.model_dump(mode="json"))
+        print_json(manifest.model_dump(mode="json"))
     else:
         typer.echo(f"{manifest.documents} documents; {done}", err=True)
-
-
-def _print_json(value: object) -> None:
-    import orjson
-
-    typer.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2))

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from lamina_index.commands.options import read_filter
 from lamina_index.search_options import DEFAULT_FUSION, DEFAULT_LEXICAL_WEIGHT, SearchOptions
 
 if TYPE_CHECKING:
-    from lamina_index.filters import Filter
     from lamina_index.hits import LegScore
-    from lamina_index.manifest import FieldType
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -70,7 +68,7 @@ def search(
     text = " ".join(query)
     with Searcher.open(collection, loaded) as searcher:
         if filter is not None:
-            options = replace(options, filter=_filter(filter, searcher.fields))
+            options = replace(options, filter=read_filter(filter, searcher.fields))
         result = searcher.search(text, options)
     if json:
         from dataclasses import asdict
@@ -102,24 +100,6 @@ def search(
         told = [_told((hit.explanation or {})[leg]) for leg in legs]
         table.add_row(str(hit.rank), f"{hit.score:.4f}", *told, Text(hit.id), line)
     print_table(table)
-
-
-def _filter(text: str, fields: Mapping[str, FieldType]) -> Filter:
-    """Read a filter from the command line.
-
-    Raises:
-        FilterError: If it is no JSON, or no filter on these fields.
-    """
-    import orjson
-
-    from lamina_index.errors import FilterError
-    from lamina_index.filters import parse_filter
-
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise FilterError("--filter", f"{text!r} is no JSON ({error}); mind the quotes") from error
-    return parse_filter(value, fields, path="--filter")
 
 
 def _told(leg: LegScore) -> str:

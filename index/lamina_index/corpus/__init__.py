@@ -6,7 +6,7 @@ Dialects, limits and the rules for ids and field types are in `docs/formats.md`.
 from lamina_index.corpus.beir import BeirFiles, beir_files
 from lamina_index.corpus.fields import FieldTypes
 from lamina_index.corpus.judgements import read_qrels, read_queries
-from lamina_index.corpus.reader import read_corpus
+from lamina_index.corpus.reader import read_corpus, read_values
 from lamina_index.corpus.records import (
     MAX_RECORD_BYTES,
     CorpusOptions,
@@ -33,4 +33,5 @@ __all__ = [
     "read_corpus",
     "read_qrels",
     "read_queries",
+    "read_values",
 ]

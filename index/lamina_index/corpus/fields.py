@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from itertools import islice
 
 from lamina_index.corpus.records import RowError, describe, quote
 from lamina_index.instants import instant_of
@@ -43,6 +44,17 @@ class FieldTypes:
 
     def __init__(self, known: Mapping[str, FieldType] | None = None) -> None:
         self.known: dict[str, FieldType] = dict(known or {})
+
+    def adopt(self, fixed: Mapping[str, FieldType]) -> bool:
+        """Take over the types that others have fixed meanwhile, instead of those found here.
+
+        Returns:
+            Whether a value that was checked before may not fit any more.
+        """
+        changed = any(self.known.get(name, kind) != kind for name, kind in fixed.items())
+        merged = {**fixed, **{name: k for name, k in self.known.items() if name not in fixed}}
+        self.known = dict(islice(merged.items(), MAX_FIELDS))
+        return changed or len(merged) > MAX_FIELDS
 
     def infer(self, rows: Iterable[Mapping[str, object]], *, textual: bool = False) -> None:
         """Fix the type of every field in the rows that has none yet.

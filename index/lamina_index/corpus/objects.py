@@ -22,14 +22,31 @@ def read_objects(path: Path | str) -> Iterator[tuple[int, Values | RowError]]:
         try:
             text = decode(line)
             if text.strip():
-                yield line.number, _parse_object(text)
+                yield line.number, parse_object(text)
         except RowError as error:
             yield line.number, error
 
 
-def _parse_object(text: str) -> Values:
+def parse_object(text: str) -> Values:
+    """Read one JSON object.
+
+    Raises:
+        RowError: If it is no object, or `parse_json` refuses it.
+    """
+    value = parse_json(text)
+    if not isinstance(value, dict):
+        raise RowError(f"line is {describe(value)}; expected a JSON object")
+    return value
+
+
+def parse_json(text: str) -> object:
+    """Read JSON that documents come in: integers whole, lone surrogates as they are.
+
+    Raises:
+        RowError: If it is no JSON, NaN or Infinity, or a key stands twice in an object.
+    """
     try:
-        value = _DECODER.decode(text)
+        return _DECODER.decode(text)
     except json.JSONDecodeError as error:
         raise RowError(f"not JSON: {error.msg} at character {error.pos + 1}") from error
     except RecursionError as error:
@@ -38,9 +55,6 @@ def _parse_object(text: str) -> Values:
         raise
     except ValueError as error:  # an integer with more digits than Python converts
         raise RowError("not usable JSON: a number with thousands of digits") from error
-    if not isinstance(value, dict):
-        raise RowError(f"line is {describe(value)}; expected a JSON object")
-    return value
 
 
 def _refuse_constant(name: str) -> object:

@@ -20,6 +20,7 @@ from lamina_index.corpus.records import (
     Values,
     check_id,
     check_text,
+    describe,
     quote,
 )
 from lamina_index.corpus.sources import STDIN, label
@@ -71,6 +72,42 @@ def read_corpus(
             with closing(_records(source)) as records:
                 next(records, None)
     return (item for source in inputs for item in _read_input(source, types))
+
+
+def read_values(records: Sequence[object], fields: FieldTypes) -> Iterator[Document | Rejected]:
+    """Check records that arrive as decoded JSON: `id`, `text` and, where there is any, `metadata`.
+
+    Stricter than a file's rows: the id is a string, and other keys are refused.
+
+    Args:
+        records: Of any type; each item's `line` is its position here, counted from 1.
+        fields: Types found so far; grows with the fields of these records.
+    """
+    window = [_checked(line, record) for line, record in enumerate(records, start=1)]
+    return _typed(window, fields, textual=False)
+
+
+def _checked(line: int, record: object) -> _Candidate | Rejected:
+    identity: str | None = None
+    try:
+        if not isinstance(record, dict):
+            raise RowError(f"is {describe(record)}; expected an object")
+        for name in ("id", "text"):
+            if not isinstance(record.get(name), str):
+                found = describe(record[name]) if name in record else "missing"
+                raise RowError(f"{name} is {found}; expected a string")
+        identity = check_id(record["id"])
+        if others := record.keys() - {"id", "text", "metadata"}:
+            raise RowError(
+                f"has the key {quote(min(map(str, others)))}; expected id, text and metadata alone"
+            )
+        metadata = record.get("metadata")
+        if not isinstance(metadata, dict | None):
+            raise RowError(f"metadata is {describe(metadata)}; expected an object")
+        text = check_text(record["text"])
+    except RowError as error:
+        return Rejected("", line, str(error), identity)
+    return _Candidate(Document(identity, text, line=line), metadata or {})
 
 
 def _read_input(source: Input, types: FieldTypes) -> Iterator[Document | Rejected]:

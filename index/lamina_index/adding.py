@@ -1,0 +1,117 @@
+"""Files into a collection that is in use, block by block, with the index made anew as need be."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from lamina_index.collection import open_collection, writer_lock
+from lamina_index.corpus import CorpusOptions, Document, FieldTypes, Rejected, read_corpus
+from lamina_index.disk import disk_errors_told
+from lamina_index.encoder import Encoder
+from lamina_index.errors import BacklogFullError, CollectionBusyError
+from lamina_index.snapshot import write_snapshot
+from lamina_index.writer import CollectionWriter, Fault, Written
+
+ROWS_AT_ONCE = 256
+_PAUSE_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class AddReport:
+    """What was done with the rows of some files.
+
+    Attributes:
+        rows_read: Good and bad.
+        inserted: Documents whose ids were new.
+        replaced: Documents whose ids were there; of rows with one id in a block, one.
+        rejected: Rows that are not stored.
+        truncated: Texts that the encoder did not read to the end.
+        generation: The store's, after the last block.
+    """
+
+    rows_read: int = 0
+    inserted: int = 0
+    replaced: int = 0
+    rejected: int = 0
+    truncated: int = 0
+    generation: int = 0
+
+
+def add_documents(
+    inputs: Sequence[str | Path],
+    folder: Path,
+    encoder: Encoder,
+    *,
+    options: CorpusOptions | None = None,
+    max_backlog: int | None = None,
+    on_faults: Callable[[Sequence[Fault]], object] = lambda faults: None,
+    on_progress: Callable[[AddReport], object] = lambda report: None,
+) -> AddReport:
+    """Add the documents of files to a collection; those whose ids are there are replaced.
+
+    The collection may be searched and written to meanwhile. Each block of 256 rows is durable when
+    the next one begins; after an error or a kill the same call does those again, to the same end.
+
+    Args:
+        inputs: Files, folders, or `-` for standard input.
+        folder: The collection's folder.
+        encoder: The one that it was built with.
+        options: How to read the inputs.
+        max_backlog: As for `CollectionWriter.open`.
+        on_faults: Told the rows of a block that are not stored.
+        on_progress: Told what is done after each block.
+
+    Raises:
+        CorpusError: If an input cannot be read.
+        LaminaError: As `CollectionWriter.open` and `upsert`.
+    """
+    report = AddReport()
+    with CollectionWriter.open(folder, encoder, max_backlog=max_backlog) as writer:
+        types = FieldTypes(writer.fields)
+        records = read_corpus(inputs, options, fields=types)
+        while block := list(islice(records, ROWS_AT_ONCE)):
+            written = _write(writer, block, types)
+            types.adopt(writer.fields)
+            on_faults(written.faults)
+            report = AddReport(
+                rows_read=report.rows_read + len(block),
+                inserted=report.inserted + written.inserted,
+                replaced=report.replaced + written.replaced,
+                rejected=report.rejected + len(written.faults),
+                truncated=report.truncated + len(written.truncated),
+                generation=written.generation,
+            )
+            on_progress(report)
+    return report
+
+
+def make_room(folder: Path) -> None:
+    """Make a new search index of a collection, or wait a moment if another process works on it.
+
+    Raises:
+        LaminaError: As `write_snapshot`.
+    """
+    try:
+        _, store = open_collection(folder, read_only=False)
+        told = disk_errors_told(folder, when_full="its snapshots are as they were")
+        with told, store, writer_lock(folder):
+            write_snapshot(folder, store)
+    except CollectionBusyError:
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _write(
+    writer: CollectionWriter, block: list[Document | Rejected], types: FieldTypes
+) -> Written:
+    """Store a block once there is room for it, for which a service may not be running to see to."""
+    while True:
+        try:
+            return writer.commit(writer.prepare_documents(block, types))
+        except BacklogFullError:
+            if writer.backlog.rows == 0:
+                raise  # the block alone has more parts than there may ever be
+            make_room(writer.folder)

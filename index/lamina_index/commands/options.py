@@ -1,0 +1,86 @@
+"""Options that several commands on collections share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from typer.core import TyperCommand
+
+if TYPE_CHECKING:
+    from lamina_index.filters import Filter
+    from lamina_index.manifest import FieldType
+
+Collection = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a collection.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+FormatName = Literal["jsonl", "csv", "tsv", "parquet", "text", "folder", "beir"]
+PrecisionName = Literal["int8", "fp32", "fp16"]
+Inputs = Annotated[
+    list[str],
+    typer.Option(
+        "--input", metavar="F [F...]", help="Files or folders to read; - is standard input."
+    ),
+]
+EncoderName = Annotated[str, typer.Option(help="Name or folder of the encoder.")]
+Precision = Annotated[
+    PrecisionName | None,
+    typer.Option(help="Which of the encoder's graphs; by default the fastest that is right."),
+]
+Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where it runs.")]
+Format = Annotated[
+    FormatName | None,
+    typer.Option("--format", help="Format of the inputs; by default from their names."),
+]
+Delimiter = Annotated[str | None, typer.Option(help="Between columns of CSV and TSV.")]
+IdField = Annotated[
+    str | None,
+    typer.Option(help="Field of the id (by default id or _id); `line` makes ids of lines."),
+]
+TextField = Annotated[str, typer.Option(help="Field of the text.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Exit with 3 if a row was rejected.")]
+Threads = Annotated[
+    int | None, typer.Option(min=1, help="Encoder threads; by default all CPUs given to it.")
+]
+Factory = Annotated[str, typer.Option(help="FAISS factory string; auto chooses by size.")]
+
+
+class ManyInputs(TyperCommand):
+    """Takes `--input a b c` for `--input a --input b --input c`, so that a shell's `*` works."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        spread: list[str] = []
+        after_input = False
+        for argument in args:
+            if argument.startswith("-") and argument != "-":
+                after_input = argument.split("=")[0] == "--input"
+            elif after_input and spread[-1] != "--input":
+                spread.append("--input")
+            spread.append(argument)
+        return super().parse_args(ctx, spread)
+
+
+def print_json(value: object) -> None:
+    """Write a value as indented JSON on standard output."""
+    import orjson
+
+    typer.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2))
+
+
+def read_filter(text: str, fields: Mapping[str, FieldType]) -> Filter:
+    """Read a filter from the command line.
+
+    Raises:
+        FilterError: If it is no JSON, or no filter on these fields.
+    """
+    import orjson
+
+    from lamina_index.errors import FilterError
+    from lamina_index.filters import parse_filter
+
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise FilterError("--filter", f"{text!r} is no JSON ({error}); mind the quotes") from error
+    return parse_filter(value, fields, path="--filter")
