@@ -66,20 +66,28 @@ class Compaction:
         }
 
 
-def needs_compaction(info: Mapping[str, Any], age: float) -> str | None:
+def needs_compaction(
+    info: Mapping[str, Any],
+    age: float,
+    *,
+    max_delta: int = MAX_DELTA,
+    max_age: float = MAX_AGE,
+) -> str | None:
     """Tell why a collection's index should be brought up to date, None if it need not be.
 
     Args:
         info: What `Searcher.info` tells.
         age: Seconds since there are rows that are newer than the index.
+        max_delta: So many newer rows are added to it without delay.
+        max_age: So many seconds they wait for more, if they are enough to be worth a copy.
     """
     delta, index = info["delta_count"], info["index"]
     positions = index["rows"] + index["deleted"] if index else 0
-    if delta >= MAX_DELTA:
+    if delta >= max_delta:
         return f"{delta} rows are newer than the index"
     if info["deleted_count"] > REBUILD_SHARE * positions:
         return f"{info['deleted_count']} of {positions} rows of the index are deleted"
-    if delta >= max(MIN_DELTA, MIN_DELTA_SHARE * positions) and age >= MAX_AGE:
+    if delta >= max(MIN_DELTA, MIN_DELTA_SHARE * positions) and age >= max_age:
         return f"{delta} rows are newer than the index, for {age:.0f} seconds"
     return None
 

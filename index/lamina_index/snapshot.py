@@ -6,6 +6,7 @@ import errno
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from lamina_index.collection import MANIFEST_FILE as COLLECTION_FILE
 from lamina_index.columns_file import write_columns
-from lamina_index.errors import StorageFullError
+from lamina_index.errors import CollectionBusyError, StorageFullError
 from lamina_index.field_columns import FieldColumns
 from lamina_index.index_choice import IndexChoice, choose_index
 from lamina_index.manifest import (
@@ -198,7 +199,8 @@ def _published(collection: Path, store: DocumentStore, write: Callable[[Path], N
         shutil.rmtree(working, ignore_errors=True)
     for older in snapshot_numbers(collection)[1:]:
         shutil.rmtree(snapshot_folder(collection, older), ignore_errors=True)
-    store.forget_tombstones(snapshot.manifest.last_tombstone)
+    with suppress(CollectionBusyError):  # then the next one does it
+        store.forget_tombstones(snapshot.manifest.last_tombstone)
     return snapshot
 
 

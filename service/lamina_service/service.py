@@ -15,6 +15,7 @@ from lamina_index.encoder import OnnxEncoder
 from lamina_index.runtime import available_threads
 from lamina_service.aliases import Aliases
 from lamina_service.catalog import Catalog
+from lamina_service.compactor import Compactor
 from lamina_service.errors import InvalidRequestError
 from lamina_service.keys import KeyStore
 from lamina_service.metrics import Metrics
@@ -22,8 +23,9 @@ from lamina_service.settings import Settings
 from lamina_service.work_queue import WorkQueue
 
 _READ_THREADS = 2
-_CHANGE_THREADS = 2
-"""One may be busy with an archive, of which there is one at a time; the other is not held up."""
+_CHANGE_THREADS = 3
+"""One may be busy with an archive and one with a compaction, of which there is one at a time each;
+the third is not held up."""
 _CHANGES_WAITING = 16
 _PACKAGES = (
     "lamina-search",
@@ -44,7 +46,8 @@ class Service:
     Attributes:
         searches: Runs whatever needs the encoder or scans vectors.
         reads: Runs short reads of the database, which a full queue of searches does not hold up.
-        changes: Makes, deletes and archives collections and switches aliases.
+        changes: Makes, deletes, archives and compacts collections and switches aliases.
+        compactor: Keeps their search indexes up to date.
         closing: Set when the service stops; long work ends then.
     """
 
@@ -57,6 +60,7 @@ class Service:
     searches: WorkQueue
     reads: WorkQueue
     changes: WorkQueue
+    compactor: Compactor
     closing: threading.Event
 
     @classmethod
@@ -87,6 +91,9 @@ class Service:
         )
         reads = WorkQueue("read", threads=_READ_THREADS, capacity=settings.queue_size)
         changes = WorkQueue("change", threads=_CHANGE_THREADS, capacity=_CHANGES_WAITING)
+        closing = threading.Event()
+        compactor = Compactor(settings, catalog, metrics, closing)
+        compactor.start()
         return cls(
             settings=settings,
             metrics=metrics,
@@ -97,15 +104,17 @@ class Service:
             searches=searches,
             reads=reads,
             changes=changes,
-            closing=threading.Event(),
+            compactor=compactor,
+            closing=closing,
         )
 
     def close(self) -> None:
-        """Finish what is queued, give up archives, and close everything."""
+        """Finish what is queued, give up archives and compactions, and close everything."""
         self.closing.set()
         self.searches.close()
         self.reads.close()
         self.changes.close()
+        self.compactor.close()
         self.catalog.close()
         self.aliases.close()
         self.encoder.close()
