@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,14 @@ from lamina_index.snapshot import (
     extend_snapshot,
     write_snapshot,
 )
-from lamina_index.snapshot_files import Snapshot, check_all, open_newest
+from lamina_index.snapshot_files import (
+    Snapshot,
+    check_all,
+    open_newest,
+    read_manifest,
+    snapshot_folder,
+    snapshot_numbers,
+)
 from lamina_index.store import DocumentStore
 from lamina_index.view import DELTA_LIMIT, is_ahead
 
@@ -132,7 +140,7 @@ def compact(
         if snapshot is not None and base is not None:
             added = snapshot.manifest.appended - base.manifest.appended
             return Compaction(snapshot, added, "", time.monotonic() - started)
-        wanted = factory or (base.manifest.requested if base else "auto")
+        wanted = factory or _requested(folder)
         snapshot = write_snapshot(folder, store, factory=wanted, threads=threads, progress=progress)
         return Compaction(snapshot, None, reason, time.monotonic() - started)
 
@@ -162,6 +170,14 @@ def _base(
     if deleted > REBUILD_SHARE * base.manifest.count:
         return base, f"{deleted} of {base.manifest.count} rows of the last index are deleted"
     return base, _outgrown(base, count)
+
+
+def _requested(folder: Path) -> str:
+    """What kind of index was asked for last, even if the index itself is damaged."""
+    for number in snapshot_numbers(folder):
+        with suppress(DamagedError):
+            return read_manifest(snapshot_folder(folder, number)).requested
+    return "auto"
 
 
 def _outgrown(base: Snapshot, count: int) -> str:

@@ -15,8 +15,10 @@ from lamina_index.view import View
 PROBES = 32
 """Stored vectors that must find themselves, half of them of the rows that were added last."""
 
-_MISSED_SHARE = 8
-"""One in so many may be missed where search is approximate: a graph may not reach a row."""
+_MISSED_SHARE = 0.125
+_MOST_MISSED_SHARE = 0.5
+"""How many may be missed where search is approximate, since a graph may not reach a row: so many,
+or as many as the measured recall lacks, but never more than half."""
 
 _SEED = 2
 
@@ -79,8 +81,9 @@ def _check_probes(snapshot: Snapshot, view: View, store: DocumentStore) -> None:
             scores, _ = view.nearest(reading, rows[0], 1)
         if len(scores) == 0 or scores[0] < own:
             missed, first_missed = missed + 1, first_missed or key
-    allowed = 0 if snapshot.index.exact else len(chosen) // _MISSED_SHARE
-    if missed > allowed:
+    lacking = max(_MISSED_SHARE, 1 - snapshot.manifest.recall.at_10)
+    allowed = 0 if snapshot.index.exact else min(lacking, _MOST_MISSED_SHARE)
+    if missed > allowed * len(chosen):
         raise CompactionError(
             f"{snapshot.folder}: {missed} of {len(chosen)} stored vectors do not find themselves "
             f"in the new index, the first is that of key {first_missed}"
