@@ -42,6 +42,7 @@ from lamina_index.snapshot_files import (
     open_snapshot,
     read_fourcc,
     remove_leftovers,
+    remove_snapshot,
     snapshot_folder,
     snapshot_numbers,
     write_numbers,
@@ -200,7 +201,7 @@ def _published(collection: Path, store: DocumentStore, write: Callable[[Path], N
     finally:
         shutil.rmtree(working, ignore_errors=True)
     for older in snapshot_numbers(collection)[1:]:
-        shutil.rmtree(snapshot_folder(collection, older), ignore_errors=True)
+        remove_snapshot(collection, older)
     with suppress(CollectionBusyError):  # then the next one does it
         store.forget_tombstones(snapshot.manifest.last_tombstone)
     return snapshot

@@ -19,6 +19,7 @@ import os
 import shutil
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,14 @@ def remove_leftovers(collection: Path) -> None:
     """Remove what a killed writer left; only a writer that holds the collection's lock may."""
     for path in (collection / SNAPSHOTS).glob(".writing-*"):
         shutil.rmtree(path)
+
+
+def remove_snapshot(collection: Path, number: int) -> None:
+    """Remove a snapshot, so that a kill leaves it whole or not there; see `remove_leftovers`."""
+    leaving = collection / SNAPSHOTS / f".writing-{number}-removed"
+    with suppress(OSError):  # what cannot be removed costs space and is tried again
+        snapshot_folder(collection, number).rename(leaving)
+        shutil.rmtree(leaving)
 
 
 def open_newest(collection: Path) -> tuple[Snapshot | None, list[DamagedError]]:

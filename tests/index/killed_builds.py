@@ -17,6 +17,7 @@ import signal
 import sqlite3
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,12 @@ build_blocks.BLOCK_ROWS = 8
 CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "shutil.rmtree"}
 
 
-def die_before_change(fatal: int, log: int | None = None) -> None:
-    """Kill this process with SIGKILL before its n-th change on disk; n = 0 only lists them."""
+def die_before_change(fatal: int, log: int | None = None) -> Callable[[str], None]:
+    """Kill this process with SIGKILL before its n-th change on disk; n = 0 only lists them.
+
+    Returns:
+        What counts a change, for steps that are to count as one.
+    """
     changes = 0
 
     def count(change: str) -> None:
@@ -67,6 +72,7 @@ def die_before_change(fatal: int, log: int | None = None) -> None:
 
     plain_connect, sqlite3.connect = sqlite3.connect, connect
     sys.addaudithook(hook)
+    return count
 
 
 def in_child(task: Any) -> int:
