@@ -13,7 +13,7 @@ import numpy as np
 
 from lamina_index.collection import open_collection, writer_lock
 from lamina_index.disk import disk_errors_told
-from lamina_index.errors import DamagedError
+from lamina_index.errors import CompactionError, DamagedError
 from lamina_index.index_choice import choose_index
 from lamina_index.snapshot import (
     Progress,
@@ -137,6 +137,11 @@ def compact(
                 snapshot = extend_snapshot(folder, store, base, threads=threads, progress=progress)
             except RecallLostError as error:
                 reason = str(error)
+            except CompactionError as error:
+                raise CompactionError(
+                    f"{error}; the index is as it was, `lamina index compact {folder} --full` "
+                    "builds it anew from documents.sqlite"
+                ) from error
         if snapshot is not None and base is not None:
             added = snapshot.manifest.appended - base.manifest.appended
             return Compaction(snapshot, added, "", time.monotonic() - started)
