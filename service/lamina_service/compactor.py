@@ -92,13 +92,14 @@ class Compactor:
 
     def _keep(self) -> None:
         lock = None
-        while not self._closing.wait(LOOK_SECONDS):
+        while not self._closing.is_set():
             try:
                 lock = lock or _lock(self._settings.data / LOCK_FILE)
                 for name in self._catalog.names() if lock else ():
                     self._look(name)
             except Exception:  # the thread's edge: whatever it is, the next look may go well
                 _logger.exception("looking after the indexes of %s failed", self._settings.data)
+            self._closing.wait(LOOK_SECONDS)
         if lock is not None:
             os.close(lock)
 
@@ -107,8 +108,8 @@ class Compactor:
         try:
             searcher = self._catalog.get(name)
             info = searcher.info()
-        except LaminaError:
-            self._watched.pop(name, None)  # the catalog tells why it is not served
+        except (LaminaError, OSError):  # the catalog tells why it is not served, or it has gone
+            self._watched.pop(name, None)
             return
         self._metrics.collection_watched(name, info["delta_count"])
         now = time.monotonic()
