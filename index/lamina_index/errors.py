@@ -77,6 +77,10 @@ class CollectionBusyError(LaminaError):
     """Another process is writing to the collection."""
 
 
+class CompactionError(LaminaError):
+    """A new search index did not hold what it should; the one there was is in use as before."""
+
+
 class DamagedError(LaminaError):
     """A file is missing, cut or altered; the message names it and the remedy."""
 

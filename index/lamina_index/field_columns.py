@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lamina_index.errors import FilterError
-from lamina_index.field_values import Numbers, Texts, Values
+from lamina_index.field_values import Numbers, Texts, Values, joined
 from lamina_index.filters import AllOf, Among, AnyOf, Compared, Condition, Exists, Filter, Not
 from lamina_index.instants import instant_of
 from lamina_index.manifest import FieldType, Metadata, MetadataValue
@@ -58,6 +58,15 @@ class Column:
         codes = self.codes[mask if self.rows is None else mask[self.rows]]
         counts: NDArray[np.int64] = np.bincount(codes + 1, minlength=len(self.values) + 1)[1:]
         return counts
+
+    def followed_by(self, other: Column, count: int) -> Column:
+        """The column of these rows, `count` of them, and then those of another of the type."""
+        values, own, others = joined(self.values, other.values)  # type: ignore[type-var] # alike
+        codes = [_recoded(self.codes, own), _recoded(other.codes, others)]
+        rows = None
+        if self.rows is not None and other.rows is not None:
+            rows = np.concatenate([self.rows, other.rows + np.int32(count)])
+        return Column(self.type, values, np.concatenate(codes), rows)
 
     def _among(self, condition: Among) -> NDArray[np.bool_]:
         values = self.values
@@ -113,6 +122,19 @@ class FieldColumns:
     def types(self) -> dict[str, FieldType]:
         """The types of the fields as they are held."""
         return {name: column.type for name, column in self.columns.items()}
+
+    def followed_by(self, other: FieldColumns) -> FieldColumns:
+        """The columns of these rows and then those of `other`; fields of both have one type."""
+        columns = {}
+        for name in self.columns | other.columns:
+            first, second = self.columns.get(name), other.columns.get(name)
+            if first is None:
+                assert second is not None  # a name is of one or the other
+                first = _absent(second.type, self.count)
+            columns[name] = first.followed_by(
+                second or _absent(first.type, other.count), self.count
+            )
+        return FieldColumns(self.count + other.count, columns)
 
     def matches(self, wanted: Filter) -> NDArray[np.bool_]:
         """(N,) which rows pass a filter.
@@ -189,14 +211,30 @@ class ColumnsBuilder:
             rank = np.full(len(ordered) + 1, -1, np.int32)  # the last is for -1
             rank[[code for _, code in ordered]] = np.arange(len(ordered), dtype=np.int32)
             field_type = self._fields[name]
-            kind = Texts if field_type in ("string", "strings") else Numbers
             made[name] = Column(
                 field_type,
-                kind.of(value for value, _ in ordered),  # type: ignore[misc] # one type each
+                _kind(field_type).of(value for value, _ in ordered),  # type: ignore[misc] # one type each
                 rank[np.frombuffer(growing.codes, np.int32)],
                 np.array(growing.rows, np.int32) if field_type == "strings" else None,
             )
         return FieldColumns(self._count, made)
+
+
+def _kind(field_type: FieldType) -> type[Texts] | type[Numbers]:
+    return Texts if field_type in ("string", "strings") else Numbers
+
+
+def _absent(field_type: FieldType, count: int) -> Column:
+    """The column of a field that none of `count` rows has."""
+    no_rows = np.empty(0, np.int32)
+    values = _kind(field_type).of(())
+    if field_type == "strings":
+        return Column(field_type, values, no_rows, no_rows)
+    return Column(field_type, values, np.full(count, -1, np.int32))
+
+
+def _recoded(codes: NDArray[np.int32], code_of: NDArray[np.int32]) -> NDArray[np.int32]:
+    return np.append(code_of, np.int32(-1))[codes]  # the last is for -1
 
 
 def _as_held(field_type: FieldType, value: MetadataValue) -> str | int | float | None:

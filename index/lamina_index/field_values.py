@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from typing import ClassVar, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,19 @@ class Texts:
         encoded = value.encode()
         code = bisect_left(self, encoded)
         return code if code < len(self) and self[code] == encoded else None
+
+    def first(self, value: str) -> int:
+        """The lowest code of a text that is not before this one."""
+        return bisect_left(self, value.encode())
+
+    def _with(self, places: NDArray[np.int64], other: Self, codes: NDArray[np.int64]) -> Self:
+        """Put values of another, by code, before the values that are at the places."""
+        lengths = np.diff(other._starts)[codes]
+        taken = b"".join([other[code] for code in codes.tolist()])
+        starts = np.zeros(len(self) + len(codes) + 1, np.int64)
+        np.cumsum(np.insert(np.diff(self._starts), places, lengths), out=starts[1:])
+        where = np.repeat(self._starts[places], lengths)
+        return type(self)(starts, np.insert(self._utf8, where, np.frombuffer(taken, np.uint8)))
 
     def beginning_with(self, prefix: str) -> tuple[int, int]:
         """Codes from the first up to before the second begin with the prefix."""
@@ -102,15 +115,41 @@ class Numbers:
         code = self.first(value, "left")
         return code if self.first(value, "right") > code else None
 
-    def first(self, value: float, side: Literal["left", "right"]) -> int:
+    def first(self, value: float, side: Literal["left", "right"] = "left") -> int:
         """The lowest code of a number that is at least (left) or above (right) this one."""
         nearest, rest = _split(value)
         low = int(np.searchsorted(self._nearest, nearest, "left"))
         high = int(np.searchsorted(self._nearest, nearest, "right"))
         return low + int(np.searchsorted(self._rest[low:high], rest, side))
 
+    def _with(self, places: NDArray[np.int64], other: Self, codes: NDArray[np.int64]) -> Self:
+        """Put values of another, by code, before the values that are at the places."""
+        return type(self)(
+            np.insert(self._nearest, places, other._nearest[codes]),
+            np.insert(self._rest, places, other._rest[codes]),
+        )
+
 
 Values: TypeAlias = Texts | Numbers
+_Kind = TypeVar("_Kind", Texts, Numbers)
+
+
+def joined(first: _Kind, second: _Kind) -> tuple[_Kind, NDArray[np.int32], NDArray[np.int32]]:
+    """Join distinct values, the second of which may be few, in time that goes by their number.
+
+    Returns:
+        The values of both, and the codes there of the first's values (V,) and the second's (W,).
+    """
+    values: list[Any] = [second.value(code) for code in range(len(second))]
+    known = [first.code(value) for value in values]
+    new = np.array([code for code, found in enumerate(known) if found is None], np.int64)
+    places = np.array([first.first(values[code]) for code in new.tolist()], np.int64)
+    shift = np.arange(len(first) + 1)  # of each of the first's values, and of its end
+    moved = shift + np.searchsorted(places, shift, "right")
+    codes = np.array([-1 if found is None else found for found in known], np.int64)
+    codes = moved[codes] if len(codes) else codes
+    codes[new] = places + np.arange(len(new))
+    return first._with(places, second, new), moved[:-1].astype(np.int32), codes.astype(np.int32)
 
 
 def _split(value: float) -> tuple[float, int]:

@@ -23,8 +23,9 @@ from lamina_index.errors import FormatError
 ENCODER_FORMAT = 2
 """2 added `batch_invariant`; version 1 is read as not having it."""
 COLLECTION_FORMAT = 1
-SNAPSHOT_FORMAT = 2
-"""2 added the columns of metadata; version 1 is read as not having them."""
+SNAPSHOT_FORMAT = 3
+"""2 added the columns of metadata, 3 rows that were added or deleted since the index was built;
+older versions are read as not having them."""
 ARCHIVE_FORMAT = 1
 
 MAX_ID_BYTES = 512
@@ -216,13 +217,15 @@ class Recall(_Strict):
 class SnapshotManifest(_Manifest):
     """`snapshot.json`: what a search index holds and how to tell that it is unaltered."""
 
-    older_formats = (1,)
+    older_formats = (1, 2)
 
     format_version: int = SNAPSHOT_FORMAT
     created: str = Field(description="UTC, ISO 8601")
     last_key: int = Field(ge=0, description="every row up to this key, and none after, was seen")
     last_tombstone: int = Field(ge=0, description="deletions after this one are not yet applied")
-    count: int = Field(ge=0)
+    count: int = Field(ge=0, description="positions of the index, deleted ones included")
+    deleted: int = Field(default=0, ge=0, description="positions that hold a deleted row")
+    appended: int = Field(default=0, ge=0, description="rows added since the index was built")
     dimension: int = Field(gt=0)
     factory: str = Field(description="the FAISS factory string that was built")
     requested: str = Field(description="what was asked for: auto or a factory string")
@@ -232,12 +235,16 @@ class SnapshotManifest(_Manifest):
     effort: int = Field(ge=0, description="the tuned search parameter of that name")
     build: dict[str, int] = Field(description="construction parameters")
     recall: Recall
+    recall_floor: float = Field(
+        default=0.0, ge=0, le=1, description="recall@10 below which it is built anew"
+    )
     files: dict[str, SnapshotFile]
     checksum: str = Field(description="sha256 over all other fields, see `digest`")
 
     def digest(self) -> str:
         """Digest every field but `checksum`, so that an altered number is noticed."""
-        fields = self.model_dump(exclude={"checksum"})
+        later = {"deleted", "appended", "recall_floor"} if self.format_version < 3 else set()
+        fields = self.model_dump(exclude={"checksum", *later})
         canonical = json.dumps(fields, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from lamina_index.exact import NearestSoFar
 from lamina_index.manifest import Recall
+from lamina_index.matching import among
 from lamina_index.snapshot_files import Snapshot
 from lamina_index.store import DocumentStore
 from lamina_index.vectors import EFFORTS
@@ -50,16 +51,19 @@ class Measurement:
         return effort, Recall(at_10=round(found, 4), queries=len(self._keys), method=_METHOD)
 
     def _recall(self, snapshot: Snapshot, store: DocumentStore) -> float:
+        """Compare what a search finds with the exact neighbours, without rows deleted meanwhile."""
         view = View.over(snapshot, store.dimension)
         found = expected = 0
         for row, (own, query) in enumerate(zip(self._keys, self._queries, strict=True)):
             scores, keys = self._exact.result(row)
-            exact = scores[keys != own][:_NEIGHBOURS]
-            if len(exact) == 0:
-                continue
             with store.reading() as reading:
+                view = view.buried(reading)
+                alive = ~among(keys, snapshot.keys[view.dead]) & (keys != own)
+                exact = scores[alive][:_NEIGHBOURS]
+                if len(exact) == 0:
+                    continue
                 scores, keys = view.nearest(reading, query, _NEIGHBOURS + 1)
-            served = scores[keys != own][:_NEIGHBOURS]
+            served = scores[keys != own][: len(exact)]
             found += int((served >= exact[-1]).sum())
             expected += len(exact)
         return found / expected if expected else 1.0

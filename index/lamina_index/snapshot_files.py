@@ -3,6 +3,7 @@
     snapshots/<n>/vectors.faiss   the index, positions 0..N-1
     snapshots/<n>/keys.npy        int64 (N,), the row key at each position, ascending
     snapshots/<n>/columns.safetensors  the rows' metadata as columns; format 1 has none
+    snapshots/<n>/deleted.npy     int64 (D,), positions of deleted rows, ascending; if there are any
     snapshots/<n>/snapshot.json   SnapshotManifest, with a sha256 for each 4 MiB of the others
 
 A snapshot is never changed once it has its number, so it may be mapped into memory and removed
@@ -18,6 +19,7 @@ import os
 import shutil
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,31 +38,42 @@ SNAPSHOTS = "snapshots"
 VECTORS_FILE = "vectors.faiss"
 KEYS_FILE = "keys.npy"
 COLUMNS_FILE = "columns.safetensors"
+DELETED_FILE = "deleted.npy"
 MANIFEST_FILE = "snapshot.json"
-
-_FILES = {1: {VECTORS_FILE, KEYS_FILE}, 2: {VECTORS_FILE, KEYS_FILE, COLUMNS_FILE}}
-"""The files of each format version."""
 
 _CHUNK_BYTES = 4 << 20
 _HEADER = struct.Struct("<4siqqqBi")  # fourcc, d, ntotal, two unused, is_trained, metric
-_KEYS_HEADER_BYTES = 128
+_NUMBERS_HEADER_BYTES = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """An opened snapshot; one of format 1 has no columns."""
+    """An opened snapshot; one of format 1 has no columns.
+
+    Attributes:
+        keys: (N,) the row key at each position, ascending.
+        deleted: (D,) positions of rows that were deleted before it was made, ascending.
+    """
 
     number: int
     folder: Path
     manifest: SnapshotManifest
     index: VectorIndex
     keys: NDArray[np.int64]
+    deleted: NDArray[np.int64]
     columns: FieldColumns | None
 
     @property
     def count(self) -> int:
-        """Number of rows in it."""
-        return self.manifest.count
+        """Number of rows in it that were not deleted when it was made."""
+        return self.manifest.count - self.manifest.deleted
+
+    def positions(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(n,) ascending, where those of some keys are that it has."""
+        places = np.searchsorted(self.keys, keys)
+        places = np.unique(places[places < len(self.keys)])
+        held: NDArray[np.int64] = places[np.isin(self.keys[places], keys)]
+        return held
 
     def summary(self) -> dict[str, Any]:
         """Describe the index and how it was measured, as JSON values."""
@@ -71,7 +84,9 @@ class Snapshot:
         return {
             "snapshot": self.number,
             "created": made.created,
-            "rows": made.count,
+            "rows": self.count,
+            "deleted": made.deleted,
+            "appended": made.appended,
             "factory": made.factory,
             "reason": made.reason,
             "parameters": parameters,
@@ -107,6 +122,14 @@ def remove_leftovers(collection: Path) -> None:
         shutil.rmtree(path)
 
 
+def remove_snapshot(collection: Path, number: int) -> None:
+    """Remove a snapshot, so that a kill leaves it whole or not there; see `remove_leftovers`."""
+    leaving = collection / SNAPSHOTS / f".writing-{number}-removed"
+    with suppress(OSError):  # what cannot be removed costs space and is tried again
+        snapshot_folder(collection, number).rename(leaving)
+        shutil.rmtree(leaving)
+
+
 def open_newest(collection: Path) -> tuple[Snapshot | None, list[DamagedError]]:
     """Open the newest sound snapshot.
 
@@ -130,8 +153,12 @@ def open_newest(collection: Path) -> tuple[Snapshot | None, list[DamagedError]]:
     return None, []
 
 
-def open_snapshot(folder: Path) -> Snapshot:
+def open_snapshot(folder: Path, number: int | None = None) -> Snapshot:
     """Open one snapshot after its quick checks.
+
+    Args:
+        folder: Its folder.
+        number: Its number, while the folder does not have its name yet.
 
     Raises:
         DamagedError: If a file is missing, cut or altered where the quick checks look.
@@ -139,22 +166,22 @@ def open_snapshot(folder: Path) -> Snapshot:
     manifest = read_manifest(folder)
     for name, file in manifest.files.items():
         _check_file(folder / name, file, only_ends=True)
-    _check_keys_size(folder, manifest)
+    keys = _numbers(folder / KEYS_FILE, manifest, manifest.count)
+    deleted = np.empty(0, np.int64)
+    if manifest.deleted:
+        deleted = _numbers(folder / DELETED_FILE, manifest, manifest.deleted)
+        if deleted[0] < 0 or deleted[-1] >= manifest.count or (np.diff(deleted) < 1).any():
+            raise damaged(folder / DELETED_FILE, "does not hold ascending positions")
     _check_header(folder / VECTORS_FILE, manifest)
-    try:
-        mapped = np.load(folder / KEYS_FILE, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise damaged(folder / KEYS_FILE, str(error)) from error
-    if mapped.dtype != np.int64 or mapped.shape != (manifest.count,):
-        raise damaged(folder / KEYS_FILE, f"holds {mapped.dtype} {mapped.shape}")
     try:
         index = VectorIndex.load(folder / VECTORS_FILE)
     except DamagedError as error:
         raise damaged(folder / VECTORS_FILE, str(error.__cause__)) from error
     if (index.count, index.dimension) != (manifest.count, manifest.dimension):
         raise damaged(folder / VECTORS_FILE, f"holds {index.count} x {index.dimension}")
-    keys = mapped.view(np.ndarray)
-    return Snapshot(int(folder.name), folder, manifest, index, keys, _columns(folder, manifest))
+    number = int(folder.name) if number is None else number
+    columns = _columns(folder, manifest)
+    return Snapshot(number, folder, manifest, index, keys, deleted, columns)
 
 
 def check_all(folder: Path) -> list[str]:
@@ -179,18 +206,22 @@ def read_manifest(folder: Path) -> SnapshotManifest:
         manifest = SnapshotManifest.read(path)
     except FormatError as error:
         raise damaged(path, str(error)) from error
-    expected = _FILES[manifest.format_version]
+    expected = {VECTORS_FILE, KEYS_FILE}
+    if manifest.format_version > 1:
+        expected.add(COLUMNS_FILE)
+    if manifest.deleted:
+        expected.add(DELETED_FILE)
     if manifest.digest() != manifest.checksum or set(manifest.files) != expected:
         raise damaged(path, "its checksum does not match its content")
     return manifest
 
 
-def write_keys(path: Path, keys: NDArray[np.int64]) -> None:
-    """Write keys as `numpy.save` does, but with a plain error when the disk is full."""
+def write_numbers(path: Path, numbers: NDArray[np.int64]) -> None:
+    """Write an array as `numpy.save` does, but with a plain error when the disk is full."""
     with path.open("wb") as stream:
-        header = np.lib.format.header_data_from_array_1_0(keys)
+        header = np.lib.format.header_data_from_array_1_0(numbers)
         np.lib.format.write_array_header_1_0(stream, header)
-        stream.write(keys.data)
+        stream.write(numbers.data)
 
 
 def read_fourcc(path: Path) -> str:
@@ -255,10 +286,17 @@ def _columns(folder: Path, manifest: SnapshotManifest) -> FieldColumns | None:
     return columns
 
 
-def _check_keys_size(folder: Path, manifest: SnapshotManifest) -> None:
-    expected = _KEYS_HEADER_BYTES + 8 * manifest.count
-    if manifest.files[KEYS_FILE].size_bytes != expected:
-        raise damaged(folder / KEYS_FILE, f"does not hold {manifest.count} keys")
+def _numbers(path: Path, manifest: SnapshotManifest, count: int) -> NDArray[np.int64]:
+    """Map what `write_numbers` wrote."""
+    if manifest.files[path.name].size_bytes != _NUMBERS_HEADER_BYTES + 8 * count:
+        raise damaged(path, f"does not hold {count} numbers")
+    try:
+        mapped = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise damaged(path, str(error)) from error
+    if mapped.dtype != np.int64 or mapped.shape != (count,):
+        raise damaged(path, f"holds {mapped.dtype} {mapped.shape}")
+    return np.asarray(mapped.view(np.ndarray))
 
 
 def _check_header(path: Path, manifest: SnapshotManifest) -> None:

@@ -36,6 +36,7 @@ from lamina_index.store_file import (
     connect,
     create_file,
     damaged,
+    log_bytes,
     mended,
 )
 from lamina_index.store_reading import StoredDocument, StoreReading
@@ -55,6 +56,7 @@ __all__ = [
 ]
 
 _LOG_BYTES_KEPT = 64 << 20
+_LOG_WAIT_MILLISECONDS = 500
 
 
 class DocumentStore:
@@ -80,6 +82,7 @@ class DocumentStore:
         self._immutable = False
         self._closed = False
         self._identity: str | None = None
+        self._log_bound = _LOG_BYTES_KEPT
         try:
             with self.reading() as reading:
                 reading.check_size()
@@ -364,8 +367,28 @@ class DocumentStore:
                     if connection.in_transaction:
                         connection.execute("ROLLBACK")
                     raise
+                self._bound_log(connection)
             except sqlite3.Error as error:
                 raise mended(self.path, error) from error
+
+    def _bound_log(self, connection: sqlite3.Connection) -> None:
+        """Empty the write-ahead log when it has grown.
+
+        SQLite does so by itself only at a moment in which nobody reads, and under many searches
+        there is none. Here it waits for those that read now, and later ones do without the log. A
+        reader that takes too long, such as an archive, is waited for again once as much is added.
+        """
+        size = log_bytes(self.path)
+        if size < self._log_bound:
+            return
+        self._log_bound = size + _LOG_BYTES_KEPT
+        with suppress(sqlite3.Error):  # what was written is safe, whatever becomes of this
+            ((patience,),) = connection.execute("PRAGMA busy_timeout").fetchall()
+            connection.execute(f"PRAGMA busy_timeout = {_LOG_WAIT_MILLISECONDS}")
+            ((busy, _, _),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            connection.execute(f"PRAGMA busy_timeout = {patience}")
+            if not busy:
+                self._log_bound = _LOG_BYTES_KEPT
 
     # Connections
 

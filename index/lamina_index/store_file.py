@@ -136,12 +136,19 @@ def check_size(path: Path, connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA {name}").fetchall()[0][0]
         for name in ("page_count", "page_size")
     )
-    log = path.with_name(f"{path.name}-wal")
-    if log.exists() and log.stat().st_size > 0:
+    if log_bytes(path) > 0:
         return
     found = path.stat().st_size
     if pages == 0 or found < pages * size:
         raise damaged(path, f"it has {found} bytes, expected {max(pages, 1) * size}")
+
+
+def log_bytes(path: Path) -> int:
+    """Size of the write-ahead log beside the file, 0 if there is none."""
+    try:
+        return os.stat(f"{path}-wal").st_size
+    except FileNotFoundError:
+        return 0
 
 
 def cannot_make_log(path: Path, error: sqlite3.Error) -> bool:

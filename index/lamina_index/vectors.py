@@ -193,6 +193,34 @@ class VectorIndex:
             raise DamagedError(f"{path}: FAISS cannot read it ({error})") from error
 
     @classmethod
+    def copied(cls, path: Path) -> VectorIndex:
+        """Read an index file into memory of one's own, to add to it; every byte must be right.
+
+        Raises:
+            DamagedError: If FAISS cannot make sense of it.
+        """
+        try:
+            return cls(faiss.read_index(str(path)))
+        except (RuntimeError, MemoryError) as error:
+            raise DamagedError(f"{path}: FAISS cannot read it ({error})") from error
+
+    def add(self, batches: Iterable[NDArray[np.float32]], *, count: int, threads: int) -> None:
+        """Add vectors at the positions that follow; nobody may be searching meanwhile.
+
+        Args:
+            batches: The vectors, (n, D) each.
+            count: About how many will come; memory for them is set aside at once.
+            threads: Threads to add with.
+        """
+        faiss.omp_set_num_threads(threads)
+        try:
+            _reserve(self._index, self.count + count)
+            for batch in batches:
+                self._index.add(batch)
+        finally:
+            faiss.omp_set_num_threads(1)
+
+    @classmethod
     def build(
         cls,
         factory: str,
@@ -223,12 +251,11 @@ class VectorIndex:
         try:
             if not index.is_trained:
                 _train(index, factory, training(_training_rows(index)))
-            _reserve(index, count)
-            for batch in batches:
-                index.add(batch)
         finally:
             faiss.omp_set_num_threads(1)
-        return cls(index)
+        built = cls(index)
+        built.add(batches, count=count, threads=threads)
+        return built
 
 
 class TooFewVectorsError(ValueError):
@@ -286,12 +313,17 @@ def _reserve(index: Any, count: int) -> None:
     core = _core(index)
     store = _storage(core)
     if isinstance(store, faiss.IndexFlatCodes):
-        store.codes.resize(count * store.code_size)
-        store.codes.resize(0)
+        _reserve_items(store.codes, count * store.code_size)
     if isinstance(core, faiss.IndexHNSW):
         bottom = core.hnsw.cum_nneighbor_per_level.at(1)  # links of a vertex on the lowest level
-        core.hnsw.neighbors.resize(int(count * (bottom + 1.2)) + 1000)
-        core.hnsw.neighbors.resize(0)
+        _reserve_items(core.hnsw.neighbors, int(count * (bottom + 1.2)) + 1000)
+
+
+def _reserve_items(vector: Any, count: int) -> None:
+    held = vector.size()
+    if count > held:
+        vector.resize(count)
+        vector.resize(held)
 
 
 def _core(index: Any) -> Any:

@@ -69,6 +69,7 @@ class View:
         """A view of a snapshot alone, as it was made."""
         no_keys = np.empty(0, np.int64)
         keys, stored = (snapshot.keys, snapshot.columns) if snapshot else (no_keys, None)
+        dead = snapshot.deleted if snapshot else no_keys
         return cls(
             generation=-1,
             snapshot=snapshot,
@@ -76,10 +77,11 @@ class View:
             newest=snapshot.number if snapshot else 0,
             last_key=snapshot.manifest.last_key if snapshot else 0,
             last_tombstone=snapshot.manifest.last_tombstone if snapshot else 0,
-            dead=no_keys,
+            dead=dead,
             delta_keys=no_keys,
             delta=np.empty((0, dimension), np.float32),
             columns=ViewColumns(keys, stored, no_keys),
+            exclusion=Exclusion(dead, len(keys)) if len(dead) else None,
         )
 
     @classmethod
@@ -118,31 +120,41 @@ class View:
 
     def advanced(self, reading: StoreReading) -> View:
         """Take in the rows and deletions since `last_key` and `last_tombstone`."""
-        last_tombstone, buried = reading.tombstones_after(self.last_tombstone)
+        view = self.buried(reading)
         keys, rows = reading.vectors_after(self.last_key)
-        delta_keys, delta = self.delta_keys, self.delta
-        dead = self.dead
-        if buried:
-            gone = np.array(buried, dtype=np.int64)
-            stays = ~np.isin(delta_keys, gone)
-            delta_keys, delta = delta_keys[stays], delta[stays]
-            if self.snapshot is not None:
-                held = np.flatnonzero(np.isin(self.snapshot.keys, gone))
-                dead = np.union1d(dead, held)
+        delta_keys, delta = view.delta_keys, view.delta
         if len(keys):
             delta_keys = np.concatenate([delta_keys, keys])
             delta = np.concatenate([delta, rows])
-        total = self.snapshot.index.count if self.snapshot else 0
         return replace(
-            self,
+            view,
             generation=reading.generation(),
             last_key=reading.last_key(),
-            last_tombstone=last_tombstone,
-            dead=dead,
             delta_keys=delta_keys,
             delta=delta,
             columns=self.columns.advanced(delta_keys),
-            exclusion=Exclusion(dead, total) if len(dead) else None,
+        )
+
+    def buried(self, reading: StoreReading) -> View:
+        """Take in the deletions since `last_tombstone` alone."""
+        last_tombstone, buried = reading.tombstones_after(self.last_tombstone)
+        if not buried:
+            return replace(self, last_tombstone=last_tombstone)
+        gone = np.array(buried, dtype=np.int64)
+        stays = ~np.isin(self.delta_keys, gone)
+        dead, exclusion = self.dead, self.exclusion
+        if self.snapshot is not None:
+            held = self.snapshot.positions(gone)
+            if len(held):
+                dead = np.union1d(dead, held)
+                exclusion = Exclusion(dead, self.snapshot.index.count)
+        return replace(
+            self,
+            last_tombstone=last_tombstone,
+            dead=dead,
+            delta_keys=self.delta_keys[stays],
+            delta=self.delta[stays],
+            exclusion=exclusion,
         )
 
     @property

@@ -21,6 +21,7 @@ from lamina_index.snapshot_files import SNAPSHOTS
 from lamina_index.store import STORE_FILE
 from lamina_index.writer import CollectionWriter
 from lamina_service.aliases import Aliases, is_plain
+from lamina_service.compaction_child import failure_of
 from lamina_service.errors import PROBLEM_URI, NameTakenError, problem_of
 from lamina_service.metrics import Metrics
 
@@ -324,7 +325,10 @@ class Catalog:
 
 
 def _describe(searcher: Searcher) -> dict[str, Any]:
-    return {"name": searcher.folder.name, "status": "open", **searcher.info()}
+    info = searcher.info()
+    snapshot = info["index"]["snapshot"] if info["index"] else None
+    failure = failure_of(searcher.folder, snapshot)
+    return {"name": searcher.folder.name, "status": "open", **info, "compaction_failure": failure}
 
 
 def _describe_failed(name: str, error: LaminaError) -> dict[str, Any]:

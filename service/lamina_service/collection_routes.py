@@ -1,4 +1,4 @@
-"""Making, deleting and archiving collections, and aliases, under /v1."""
+"""Making, deleting, archiving and compacting collections, and aliases, under /v1."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from lamina_service.collection_schemas import (
     AliasSwitchReply,
     CollectionDeletedReply,
     CollectionRequest,
+    CompactReply,
+    CompactRequest,
     SnapshotReply,
     SnapshotRequest,
 )
@@ -33,6 +35,7 @@ admin_router = APIRouter(prefix="/v1", route_class=AdminRoute, dependencies=[BEA
 routers = (read_router, write_router, admin_router)
 
 _PLAIN = CollectionRequest(fields={}, chunking=None)
+_AS_BEFORE = CompactRequest(factory=None)
 _MADE: dict[int | str, dict[str, Any]] = {201: {"model": CollectionReply, "description": "Made"}}
 
 NewName = Annotated[str, Path(pattern=NAME_PATTERN)]
@@ -78,6 +81,21 @@ async def archive_collection(request: Request, collection: str, body: SnapshotRe
     service: Service = request.app.state.service
     archive = partial(collection_work.archive, service)
     return json_response(await service.changes.run(archive, collection))
+
+
+@admin_router.post(
+    "/collections/{collection}/compact",
+    tags=["collections"],
+    response_model=CompactReply,
+    responses=problems(404, 409, 413, 415, 422, 429, 507),
+)
+async def compact_collection(
+    request: Request, collection: str, body: CompactRequest = _AS_BEFORE
+) -> Response:
+    """Bring a collection's search index up to date; the service does so by itself, too."""
+    service: Service = request.app.state.service
+    compact = partial(collection_work.compact, service, collection)
+    return json_response(await service.changes.run(compact, body))
 
 
 @read_router.get("/aliases", tags=["aliases"], response_model=AliasesReply, responses=problems())

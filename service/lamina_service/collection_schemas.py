@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from lamina_index.corpus.fields import MAX_FIELDS
 from lamina_index.manifest import FieldType
+from lamina_service.schemas import CollectionIndex
 
 MAX_CANARY_QUERIES = 256
 MAX_EXPECTED = 100
@@ -92,6 +93,18 @@ class SnapshotRequest(_Request):
     """Nothing can be chosen."""
 
 
+class CompactRequest(_Request):
+    """How the search index is to be made."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{}, {"factory": "HNSW32,SQ8"}]})
+
+    factory: Annotated[str, Field(max_length=200)] | None = Field(
+        None,
+        description="FAISS factory string, or auto, to build another kind of index; by default "
+        "newer rows are added to the one there is, or it is built anew where that is better",
+    )
+
+
 class AliasReply(_Reply):
     """An alias."""
 
@@ -129,6 +142,16 @@ class CollectionDeletedReply(_Reply):
     """What is gone."""
 
     deleted: str
+
+
+class CompactReply(_Reply):
+    """What a compaction did."""
+
+    documents: int = Field(description="in the index")
+    added: int | None = Field(description="to the last index; null if it was built anew")
+    reason: str = Field(description="why it was built anew; empty if it was not")
+    seconds: float
+    index: CollectionIndex
 
 
 class SnapshotReply(_Reply):

@@ -1,4 +1,4 @@
-"""Making, deleting and archiving collections; blocking, for the threads of `Service.changes`."""
+"""Making, deleting, archiving and compacting collections, on the threads of `Service.changes`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lamina_index.errors import (
 )
 from lamina_index.manifest import Chunking, CollectionManifest
 from lamina_service.aliases import check_name, exists
-from lamina_service.collection_schemas import CollectionRequest
+from lamina_service.collection_schemas import CollectionRequest, CompactRequest
 from lamina_service.database import exclusive
 from lamina_service.errors import (
     CollectionInUseError,
@@ -128,6 +128,20 @@ def archive(service: Service, collection: str) -> dict[str, Any]:
         except CollectionBusyError as error:
             raise CollectionBusyError("another archive is being written; try later") from error
         return service.catalog.using(collection, write)
+
+
+def compact(service: Service, collection: str, asked: CompactRequest) -> dict[str, Any]:
+    """Bring a collection's search index up to date in a child process, and wait for it.
+
+    Raises:
+        CollectionBusyError: If a build or a compaction is at work, or the service stops.
+        LaminaError: As `lamina_index.compaction.compact`.
+    """
+
+    def run(searcher: Searcher) -> dict[str, Any]:
+        return service.compactor.compact(searcher.folder, asked.factory)
+
+    return service.catalog.using(collection, run)
 
 
 def _make_folder(folder: Path) -> None:

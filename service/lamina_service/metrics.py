@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -24,6 +25,9 @@ MULTIPROCESS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+
+
+_LONG_SECONDS = (0.5, 1, 2, 5, 10, 20, 60, 120, 300, 600, 1800)
 
 
 class Metrics:
@@ -91,6 +95,25 @@ class Metrics:
             registry=self._registry,
             multiprocess_mode="livemax",
         )
+        self._delta = Gauge(
+            "lamina_collection_delta",
+            "Documents of a collection that are not in its search index yet.",
+            ("collection",),
+            registry=self._registry,
+            multiprocess_mode="livemax",
+        )
+        self._compactions = Counter(
+            "lamina_compactions",
+            "Compactions: rows added to the index, index rebuilt, or failed.",
+            ("outcome",),
+            registry=self._registry,
+        )
+        self._compaction_seconds = Histogram(
+            "lamina_compaction_seconds",
+            "Seconds of a compaction.",
+            buckets=_LONG_SECONDS,
+            registry=self._registry,
+        )
         self._encoder = Gauge(
             "lamina_encoder",
             "1 for the encoder in use and the provider that runs it.",
@@ -149,6 +172,16 @@ class Metrics:
     def collection_gone(self, name: str) -> None:
         """Tell that a collection was deleted; over several workers a label cannot be taken back."""
         self.collection_opened(name, documents=0, size_bytes=0)
+        self.collection_watched(name, 0)
+
+    def collection_watched(self, name: str, delta: int) -> None:
+        """Tell how many documents of a collection are newer than its index."""
+        self._delta.labels(name).set(delta)
+
+    def compacted(self, outcome: Literal["added", "rebuilt", "failed"], seconds: float) -> None:
+        """Count a compaction."""
+        self._compactions.labels(outcome).inc()
+        self._compaction_seconds.observe(seconds)
 
     def encoder_loaded(self, name: str, precision: str, provider: str) -> None:
         """Tell which encoder runs where."""

@@ -311,6 +311,8 @@ class CollectionIndex(_Reply):
     snapshot: int
     created: str
     rows: int
+    deleted: int = Field(description="rows passed over, of which it still holds the vectors")
+    appended: int = Field(description="rows added since it was built")
     factory: str = Field(description="FAISS factory string")
     reason: str = Field(description="why this one")
     parameters: dict[str, float]
@@ -318,6 +320,14 @@ class CollectionIndex(_Reply):
     recall_queries: int
     recall_method: str
     size_bytes: int
+
+
+class CompactionFailure(_Reply):
+    """How compactions in the background fail."""
+
+    failures: int = Field(description="one after another")
+    error: str
+    when: str = Field(description="of the last one, UTC, ISO 8601")
 
 
 class CollectionReply(_Reply):
@@ -347,6 +357,9 @@ class CollectionReply(_Reply):
         None, description="whether every byte of the index was compared with its digests"
     )
     damage: list[str] | None = Field(None, description="newer indexes that could not be used")
+    compaction_failure: CompactionFailure | None = Field(
+        None, description="why the index is not brought up to date by itself, where that fails"
+    )
     index: CollectionIndex | None = None
 
 

@@ -16,6 +16,7 @@ from lamina_index.runtime import available_threads
 from lamina_service.aliases import Aliases
 from lamina_service.background_encoder import BackgroundEncoder
 from lamina_service.catalog import Catalog
+from lamina_service.compactor import Compactor
 from lamina_service.errors import InvalidRequestError
 from lamina_service.keys import KeyStore
 from lamina_service.metrics import Metrics
@@ -25,8 +26,9 @@ from lamina_service.work_queue import WorkQueue
 _READ_THREADS = 2
 _WRITE_THREADS = 4
 """They wait for the encoder or the disk; those that wait for the disk together share its sync."""
-_CHANGE_THREADS = 2
-"""One may be busy with an archive, of which there is one at a time; the other is not held up."""
+_CHANGE_THREADS = 3
+"""One may be busy with an archive and one with a compaction, of which there is one at a time each;
+the third is not held up."""
 _CHANGES_WAITING = 16
 _PACKAGES = (
     "lamina-search",
@@ -48,7 +50,8 @@ class Service:
         searches: Runs whatever needs the encoder or scans vectors.
         reads: Runs short reads of the database, which a full queue of searches does not hold up.
         writes: Stores and deletes documents; encodes them on threads of `write_encoder`.
-        changes: Makes, deletes and archives collections and switches aliases.
+        changes: Makes, deletes, archives and compacts collections and switches aliases.
+        compactor: Keeps their search indexes up to date.
         closing: Set when the service stops; long work ends then.
     """
 
@@ -63,6 +66,7 @@ class Service:
     reads: WorkQueue
     writes: WorkQueue
     changes: WorkQueue
+    compactor: Compactor
     closing: threading.Event
 
     @classmethod
@@ -100,6 +104,9 @@ class Service:
             on_depth=metrics.set_write_queue_depth,
         )
         changes = WorkQueue("change", threads=_CHANGE_THREADS, capacity=_CHANGES_WAITING)
+        closing = threading.Event()
+        compactor = Compactor(settings, catalog, metrics, closing)
+        compactor.start()
         return cls(
             settings=settings,
             metrics=metrics,
@@ -112,16 +119,18 @@ class Service:
             reads=reads,
             writes=writes,
             changes=changes,
-            closing=threading.Event(),
+            compactor=compactor,
+            closing=closing,
         )
 
     def close(self) -> None:
-        """Finish what is queued, give up archives, and close everything."""
+        """Finish what is queued, give up archives and compactions, and close everything."""
         self.closing.set()
         self.searches.close()
         self.reads.close()
         self.writes.close()
         self.changes.close()
+        self.compactor.close()
         self.catalog.close()
         self.aliases.close()
         self.write_encoder.close()

@@ -11,8 +11,10 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from lamina_index.compaction import MAX_AGE, MAX_DELTA
 from lamina_index.manifest import Precision
 from lamina_index.onnx_session import Device
+from lamina_index.view import DELTA_LIMIT
 from lamina_service.errors import SettingsError
 
 PREFIX = "LAMINA_"
@@ -52,6 +54,13 @@ class Settings(BaseSettings):
     )
     snapshots: Path | None = Field(
         None, description="folder that archives are written to on request; without it none are"
+    )
+    compact: bool = Field(True, description="whether indexes are kept up to date by themselves")
+    compact_rows: int = Field(
+        MAX_DELTA, ge=1, le=DELTA_LIMIT, description="newer rows that are added without delay"
+    )
+    compact_seconds: float = Field(
+        MAX_AGE, ge=0, description="how long some hundreds of newer rows wait for more"
     )
     metrics: Literal["key", "open", "off"] = Field(
         "key", description="/metrics needs a key like the rest, none, or does not exist"

@@ -18,6 +18,7 @@ import signal
 import sqlite3
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,15 @@ OWN = re.compile(r"(INSERT INTO|DELETE FROM|UPDATE) [a-z]")
 """Statements of ours, other than those that the word index makes of them."""
 
 
-def die_before_change(fatal: int, log: int | None = None, *, every_statement: bool = False) -> None:
+def die_before_change(
+    fatal: int, log: int | None = None, *, every_statement: bool = False
+) -> Callable[[str], None]:
     """Kill this process with SIGKILL before its n-th change on disk; n = 0 only lists them.
 
     Of a transaction the commit is a change, or every statement that changes a row.
+
+    Returns:
+        What counts a change, for steps that are to count as one.
     """
     changes = 0
 
@@ -74,6 +80,7 @@ def die_before_change(fatal: int, log: int | None = None, *, every_statement: bo
 
     plain_connect, sqlite3.connect = sqlite3.connect, connect
     sys.addaudithook(hook)
+    return count
 
 
 def in_child(task: Any) -> int:

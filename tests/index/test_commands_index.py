@@ -195,7 +195,7 @@ def test_a_damaged_snapshot_is_found_and_compact_mends_it_without_an_encoder(
     assert code == 1
     assert str(vectors) in out
     assert "lamina index compact" in out
-    assert result(capsys, "compact", collection, "--factory", "SQ8")["factory"] == "SQ8"
+    assert result(capsys, "compact", collection, "--factory", "SQ8")["index"]["factory"] == "SQ8"
     assert run(capsys, "verify", collection)[0] == 0
     assert main(["search", str(collection), "sleeping", "cats", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["hits"][0]["text"] == LINES[0]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from lamina_index.collection import verify_collection
 from lamina_index.corpus import Document
-from lamina_index.errors import DamagedError, IndexFactoryError, StorageFullError
+from lamina_index.errors import CompactionError, DamagedError, IndexFactoryError, StorageFullError
 from lamina_index.exact import NearestSoFar
 from lamina_index.index_choice import EXACT_LIMIT, GRAPH_LIMIT, choose_index
 from lamina_index.manifest import CollectionManifest, EncoderReference
@@ -268,8 +268,8 @@ def test_the_older_snapshot_stays_until_the_new_one_is_proven(
     made = make_collection()
     made.put(["a"], unit(1))
     made.snapshot()
-    monkeypatch.setattr("lamina_index.snapshot.check_all", lambda folder: ["does not read back"])
-    with pytest.raises(DamagedError, match="does not read back"):
+    monkeypatch.setattr("lamina_index.snapshot_check.check_all", lambda folder: ["one is altered"])
+    with pytest.raises(CompactionError, match="does not read back as it was written; one is alt"):
         made.snapshot()
     assert [path.name for path in (made.folder / "snapshots").iterdir()] == ["1"]
 
@@ -461,7 +461,7 @@ def test_a_manifest_of_other_numbers_is_refused(copy: Path) -> None:
     text = path.read_text()
     path.write_text(text.replace('"count": 300', '"count": 299'))
     assert "checksum does not match" in refused(copy)
-    path.write_text(text.replace('"format_version": 2', '"format_version": 9'))
+    path.write_text(text.replace('"format_version": 3', '"format_version": 9'))
     assert "format version 9" in refused(copy)
 
 

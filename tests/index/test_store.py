@@ -12,7 +12,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -298,6 +298,55 @@ def test_a_connection_given_back_while_the_store_closes_is_closed(tmp_path: Path
         store._idle = Late(store._idle)
         store.count()
         assert not store._idle
+
+
+def test_the_log_stays_short_while_searches_overlap_without_end(
+    store: DocumentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound = 1 << 20
+    monkeypatch.setattr("lamina_index.store._LOG_BYTES_KEPT", bound)
+    store._log_bound = bound
+    stop = threading.Event()
+
+    def read() -> None:
+        with ExitStack() as last:
+            while not stop.wait(0.002):
+                with ExitStack() as following:
+                    following.enter_context(store.reading()).generation()
+                    last.close()  # never a moment in which nobody reads
+                    last.enter_context(following.pop_all())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    log = store.path.with_name(f"{STORE_FILE}-wal")
+    longest = 0
+    try:
+        for turn in range(80):
+            ids = [f"{turn}-{number}" for number in range(50)]
+            store.upsert(documents(*ids, text="x" * 2000), unit(50))  # 100 kB
+            longest = max(longest, log.stat().st_size)
+    finally:
+        stop.set()
+        reader.join()
+    assert longest < 3 * bound
+
+
+def test_a_long_read_does_not_hold_up_writes_and_the_log_is_emptied_after_it(
+    store: DocumentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lamina_index.store._LOG_BYTES_KEPT", 50_000)
+    monkeypatch.setattr("lamina_index.store._LOG_WAIT_MILLISECONDS", 1)
+    store._log_bound = 50_000
+    log = store.path.with_name(f"{STORE_FILE}-wal")
+    with store.reading() as reading:
+        before = reading.generation()
+        for turn in range(5):
+            store.upsert(documents(f"a{turn}", text="x" * 40_000), unit(1))
+        assert reading.generation() == before
+    assert store.count() == 5
+    for turn in range(3):
+        store.upsert(documents(f"b{turn}", text="x" * 40_000), unit(1))
+    assert log.stat().st_size < 200_000
 
 
 def test_opening_a_store_again_leaves_the_locks_of_the_one_that_is_open(tmp_path: Path) -> None:

@@ -154,22 +154,24 @@ def verify(collection: Collection, json: Json = False) -> None:
 
 
 @app.command()
-def compact(collection: Collection, factory: Factory = "auto", json: Json = False) -> None:
-    """Make the search index anew from the stored vectors, without embedding anything."""
-    from lamina_index.collection import open_collection, writer_lock
-    from lamina_index.disk import disk_errors_told
-    from lamina_index.snapshot import write_snapshot
+def compact(
+    collection: Collection,
+    factory: Annotated[
+        str | None, typer.Option(help="FAISS factory string, or auto, to build another kind.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Build the index anew in any case.")] = False,
+    json: Json = False,
+) -> None:
+    """Bring the search index up to date with the stored vectors, without embedding anything."""
+    from lamina_index.compaction import compact as bring_up_to_date
 
-    _, store = open_collection(collection, read_only=False)
-    told = disk_errors_told(collection, when_full="its snapshots are as they were")
-    with told, store, writer_lock(collection):
-        snapshot = write_snapshot(collection, store, factory=factory)
+    done = bring_up_to_date(collection, factory=factory, full=full).summary()
     if json:
-        print_json(snapshot.summary())
+        print_json(done)
     else:
         from lamina_index.terminal import facts_table, print_table
 
-        print_table(facts_table(snapshot.summary()))
+        print_table(facts_table(done))
 
 
 @app.command()

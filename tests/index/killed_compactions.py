@@ -1,0 +1,155 @@
+"""Kill a small compaction at each of its steps and before every change it makes on disk.
+
+Run by `test_compaction_killed.py` in a process of its own, because it forks, as `killed_builds.py`
+does; this process itself neither starts threads nor searches.
+
+usage: killed_compactions.py FOLDER added|rebuilt
+Prints one JSON object: the steps and changes that were killed at, and what went wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from conftest import WordEncoder
+from killed_builds import die_before_change, in_child
+
+from lamina_index import snapshot
+from lamina_index.build import build_collection
+from lamina_index.collection import verify_collection
+from lamina_index.compaction import compact
+from lamina_index.corpus import Document
+from lamina_index.recall import Measurement
+from lamina_index.search_options import SearchOptions
+from lamina_index.searcher import Searcher
+from lamina_index.store import DocumentStore
+from lamina_index.vectors import VectorIndex
+
+STEPS: dict[str, tuple[Any, str]] = {
+    "copy": (VectorIndex, "copied"),
+    "add": (VectorIndex, "add"),
+    "write": (VectorIndex, "save"),
+    "measure": (Measurement, "tune"),
+    "prove": (snapshot, "prove"),
+}
+
+
+def at_each_step(tell: Callable[[str], None]) -> None:
+    """Have a function called as each step begins."""
+
+    def wrapped(name: str, function: Any) -> Any:
+        def step(*arguments: Any, **options: Any) -> Any:
+            tell(f"step {name}")
+            return function(*arguments, **options)
+
+        return staticmethod(step) if name == "copy" else step
+
+    for name, (owner, attribute) in STEPS.items():
+        setattr(owner, attribute, wrapped(name, getattr(owner, attribute)))
+
+
+def texts(numbers: range) -> list[str]:
+    return [f"text {number} of {number % 7}" for number in numbers]
+
+
+def fresh(folder: Path) -> None:
+    """Make a collection with a graph, and with rows written and deleted since."""
+
+    def make() -> None:
+        encoder = WordEncoder()
+        folder.mkdir()
+        corpus = folder / "corpus.txt"
+        corpus.write_text("".join(f"{text}\n" for text in texts(range(60))))
+        build_collection([corpus], folder / "c", encoder, factory="HNSW8,SQ8", threads=1)
+        with DocumentStore.open(folder / "c") as store:
+            new = texts(range(60, 75))
+            store.upsert(
+                [Document(f"n{number}", text, {}) for number, text in enumerate(new)],
+                encoder.encode(new, role="document").embeddings,
+            )
+            ids = [document.id for document in store.documents()]
+            store.delete(ids[4:8])
+
+    assert in_child(make) == 0
+
+
+def work(folder: Path, mode: str) -> None:
+    """The compaction, and the steps that are told beside its changes on disk."""
+    assert (compact(folder / "c", full=mode == "rebuilt", threads=1).added is None) == (
+        mode == "rebuilt"
+    )
+
+
+def check(folder: Path) -> None:
+    """The collection opens, is whole, and answers."""
+    assert verify_collection(folder / "c") == []
+    encoder = WordEncoder()
+    with Searcher.open(folder / "c", encoder) as searcher:
+        with DocumentStore.open(folder / "c", read_only=True) as store:
+            rows = {document.id: document.key for document in store.documents()}
+            stored = store.vectors(list(rows.values()))
+        for query in texts(range(3, 75, 30)):
+            found = searcher.search(query, SearchOptions(top_k=80)).hits
+            assert len(found) == 71
+            assert {hit.id for hit in found} == rows.keys()
+            best = float(np.max(stored @ encoder.encode([query], role="query").embeddings[0]))
+            assert abs(found[0].score - best) < 1e-5
+
+
+def check_after_kill(folder: Path, mode: str) -> None:
+    """All is right then, and a compaction afterwards ends well and leaves nothing behind."""
+    check(folder)
+    done = compact(folder / "c", full=mode == "rebuilt", threads=1)
+    assert done.snapshot.count == 71
+    check(folder)
+    left = [path.name for path in (folder / "c" / "snapshots").iterdir()]
+    assert left == [str(done.snapshot.number)]
+    with DocumentStore.open(folder / "c", read_only=True) as store:
+        assert store.tombstones() == []
+
+
+def main() -> None:
+    base, mode = Path(sys.argv[1]), sys.argv[2]
+    original, log = base / "original", base / "changes"
+    fresh(original)
+
+    def run(folder: Path, fatal: int) -> int:
+        """Compact in a child that dies at the n-th step or change; 0 only lists them."""
+
+        def task() -> None:
+            descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            tell = die_before_change(fatal, descriptor if fatal == 0 else None)
+            at_each_step(tell)
+            work(folder, mode)
+
+        return in_child(task)
+
+    whole = base / "whole"
+    shutil.copytree(original, whole)
+    assert run(whole, 0) == 0
+    assert in_child(partial(check, whole)) == 0
+    changes = log.read_text().splitlines()
+    wrong: list[str] = []
+    for number, change in enumerate(changes, start=1):
+        folder = base / "killed"
+        shutil.copytree(original, folder)
+        where = f"killed at {number}, {change}"
+        if (status := run(folder, number)) != -signal.SIGKILL:
+            wrong.append(f"{where}: exit status {status}")
+        if in_child(partial(check_after_kill, folder, mode)) != 0:
+            wrong.append(f"{where}: it does not answer rightly, or cannot be compacted again")
+        shutil.rmtree(folder)
+    json.dump({"changes": changes, "wrong": wrong}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
