@@ -27,7 +27,7 @@ class NearDuplicates:
             threshold: Cosine from which a row is a near-duplicate of another one.
             dimension: D.
         """
-        self._least = np.float32(threshold)
+        self._least = np.float32(threshold) - ROUNDING
         self._kept = np.empty((_CHUNK, dimension), np.float32)
         self._count = 0
         self._rows = np.empty((0, dimension), np.float32)
