@@ -29,8 +29,9 @@ from lamina_index.search_options import SearchOptions
 from lamina_index.store_reading import StoreReading
 from lamina_index.view import View
 
-LOOKS = (64, 256, 1024, 4096)
-"""Rows of each look; the last width is that of all further ones."""
+LOOKS = (56, 248, 1016, 4088)
+"""Rows of each look; the last width is that of all further ones. With the spare candidates of
+`View.nearest` they are powers of two, and the first ones those of every page that ends there."""
 
 COLLAPSED_ROWS = sum(LOOKS)
 """Rows that a search with `collapse` looks at, so that many near-duplicates cost no more; those
@@ -93,6 +94,7 @@ class GroupListing:
         options = self._options
         self._list(options.offset + options.top_k)
         page = self._listed[options.offset : options.offset + options.top_k]
+        page.sort(key=lambda each: -each.score)  # a look may give what the one before it missed
         hits = self._with_members(page) if options.group_size > 1 else [[each] for each in page]
         return [
             Entry(each.key, each.score, rank, each.code != ALONE, tuple(each.folded))

@@ -85,10 +85,13 @@ class DenseLooks:
     def next(self, width: int, unseen: Matching | None) -> Look:
         """As `Looks.next`."""
         scores, keys = self._view.nearest(self._reading, self._embedding, width, unseen)
-        if len(keys) > width:
-            certain = scores >= scores[width - 1]
-            scores, keys = scores[certain], keys[certain]
-        return Look(scores, keys, len(keys) >= (unseen.count if unseen else self._view.count))
+        if len(keys) >= (unseen.count if unseen else self._view.count):
+            return Look(scores, keys, last=True)
+        least = scores[width - 1]
+        certain = scores >= least
+        if not self._view.is_exact and scores[0] > least:
+            certain = scores > least  # of those that tie with the last some may be missing
+        return Look(scores[certain], keys[certain], last=False)
 
     def members(self, groups: Mapping[int, NDArray[np.int64]], size: int) -> dict[int, Scored]:
         """As `Looks.members`."""
@@ -210,6 +213,7 @@ class HybridLooks:
     def members(self, groups: Mapping[int, NDArray[np.int64]], size: int) -> dict[int, Scored]:
         """As `Looks.members`."""
         joined = {code: self._joined.intersection(keys.tolist()) for code, keys in groups.items()}
+        # by ranks a row that words alone have found can be below one that is nearer in no leg
         deepest = max(map(len, joined.values()), default=0)
         found = {}
         for code, (cosines, keys) in self._dense.members(groups, size + deepest).items():

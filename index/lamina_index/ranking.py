@@ -35,7 +35,7 @@ def lexical_ranking(
     Raises:
         NoWordIndexError: If the store has no word index.
     """
-    wanted = options.offset + options.top_k
+    wanted = min(options.offset + options.top_k, view.count + 1)  # SQLite takes 64 bits
     allowed = view.keys_of(matching) if matching else None
     found = words.best(reading, words.query(reading, text), wanted, allowed=allowed)
     return Ranking(found.scores, found.keys)

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lamina_index.group_codes import ALONE, GroupCodes
-from lamina_index.grouping import GroupListing
+from lamina_index.grouping import LOOKS, GroupListing
 from lamina_index.hits import Hit, Ranking, fetch_hits, page_of
 from lamina_index.looks import DenseLooks, HybridLooks, LexicalLooks, Looks
 from lamina_index.manifest import PARENT_FIELD, FieldType
 from lamina_index.matching import Facet, Matching
-from lamina_index.ranking import hybrid_ranking, lexical_ranking
+from lamina_index.ranking import LEG_DEPTH, hybrid_ranking, lexical_ranking
 from lamina_index.search_options import SearchOptions
 from lamina_index.store_reading import StoreReading
 from lamina_index.view import View
@@ -94,7 +94,7 @@ def answer(
         counted = matching or view.every
         facets = {name: counted.facet(name, columns, view.delta_keys) for name in options.facets}
     total_groups = None
-    if options.group_by is not None or options.collapse is not None:
+    if options.group_by is not None or options.collapse is not None or _is_deep(question, view):
         codes = _codes(options.group_by, reading, view, fields)
         if options.group_by is not None:
             total_groups = codes.total(matching or view.every)
@@ -113,6 +113,15 @@ def answer(
         facets,
         total_groups=total_groups,
     )
+
+
+def _is_deep(question: Question, view: View) -> bool:
+    """Whether the page reaches past the rows that an index gives alike for every page."""
+    options = question.options
+    if question.embedding is None or view.is_exact:
+        return False
+    alike = LEG_DEPTH if options.mode == "hybrid" else LOOKS[0]
+    return options.offset + options.top_k > alike
 
 
 def _matching(

@@ -210,7 +210,7 @@ class View:
                 return self._scan(reading, query, wanted, matching)
             scores = exact_scores(rows, query)
             best = np.argsort(-scores, kind="stable")
-            if not self._is_exact:
+            if not self.is_exact:
                 best_rows = scores[best], keys[best], rows[best]
                 return self._with_twins(reading, *best_rows, wanted, matching)
             cut = rough[order[best[wanted - 1]]]
@@ -219,7 +219,8 @@ class View:
             width *= 4
 
     @property
-    def _is_exact(self) -> bool:
+    def is_exact(self) -> bool:
+        """Whether every row is compared at full precision, so that none is missed."""
         return self.snapshot is None or self.snapshot.index.exact
 
     def _candidates(
