@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from lamina_index.corpus import Document, FieldTypes, Rejected, RowError
 from lamina_index.encoder import Encoded, Encoder
 from lamina_index.errors import EncoderOutputError, LaminaError
-from lamina_index.manifest import MAX_ID_BYTES, FieldType
+from lamina_index.manifest import MAX_ID_BYTES, PARENT_FIELD, FieldType
 from lamina_index.parts import PART_FIELDS, part_id
 from lamina_index.scoring import are_unit
 from lamina_index.text import repair_text
@@ -206,7 +206,7 @@ def encode_block(block: Block, encoder: Encoder, *, chunked: bool) -> EncodedBlo
 
 
 def _part(document: Document, number: int, text: str) -> Document:
-    metadata = {**document.metadata, "parent": document.id, "part": number}
+    metadata = {**document.metadata, PARENT_FIELD: document.id, "part": number}
     return replace(document, id=part_id(document.id, number), text=text, metadata=metadata)
 
 

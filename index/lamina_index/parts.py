@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from lamina_index.manifest import FieldType
+from lamina_index.manifest import PARENT_FIELD, FieldType
 from lamina_index.store_reading import StoreReading
 
-PART_FIELDS: dict[str, FieldType] = {"parent": "string", "part": "number"}
+PART_FIELDS: dict[str, FieldType] = {PARENT_FIELD: "string", "part": "number"}
 
 _AT_ONCE = 16
 

@@ -13,6 +13,7 @@ Mode = Literal["dense", "lexical", "hybrid"]
 
 DEFAULT_FUSION: Fusion = "scores"
 DEFAULT_LEXICAL_WEIGHT = 0.15
+MAX_GROUP_SIZE = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,11 @@ class SearchOptions:
         explain: Whether each hit tells its score and rank in each leg.
         highlight: Whether each hit tells where words of the query stand in its text.
         filter: Search only among the documents that pass; see `parse_filter`.
+        group_by: Field whose values make groups: `top_k` and `offset` count groups, and each gives
+            its best documents. A document without the field is a group of its own.
+        group_size: Hits of each group, at most `MAX_GROUP_SIZE`.
+        collapse: Leave out a document whose cosine with a better one that is listed is this or
+            more; see `lamina_index.grouping`.
         facets: Fields whose values are counted over all documents that pass the filter.
 
     Raises:
@@ -45,6 +51,9 @@ class SearchOptions:
     lexical_weight: float = DEFAULT_LEXICAL_WEIGHT
     explain: bool = False
     highlight: bool = False
+    group_by: str | None = None
+    group_size: int = 1
+    collapse: float | None = None
 
     def __post_init__(self) -> None:
         if self.top_k < 1 or self.offset < 0:
@@ -54,6 +63,12 @@ class SearchOptions:
             )
         if self.min_score is not None and self.mode != "dense":
             raise ValueError(f"min_score is a cosine and goes with dense search, not {self.mode}")
+        if not 1 <= self.group_size <= MAX_GROUP_SIZE:
+            raise ValueError(f"group_size is {self.group_size}, expected 1 to {MAX_GROUP_SIZE}")
+        if self.group_size > 1 and self.group_by is None:
+            raise ValueError("group_size goes with group_by")
+        if self.collapse is not None and not 0 < self.collapse <= 1:
+            raise ValueError(f"collapse is {self.collapse}, expected more than 0 and at most 1")
         if not 0 <= self.lexical_weight < 1:
             raise ValueError(f"lexical_weight is {self.lexical_weight}, expected 0 to less than 1")
 

@@ -42,7 +42,7 @@ from lamina_index.group_commit import GroupCommit
 from lamina_index.manifest import CollectionManifest, FieldType
 from lamina_index.matching import Matching
 from lamina_index.parts import parent_id
-from lamina_index.searcher import check_encoder
+from lamina_index.query_encoding import check_encoder
 from lamina_index.snapshot_files import snapshot_numbers
 from lamina_index.store import StoreReading
 from lamina_index.text import repair_text

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from lamina_index.corpus.fields import MAX_FIELDS
 from lamina_index.manifest import FieldType
-from lamina_service.schemas import CollectionIndex
+from lamina_service.schemas import CollectionIndex, Reply, Request
 
 MAX_CANARY_QUERIES = 256
 MAX_EXPECTED = 100
 
 
-class _Request(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class _Reply(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ChunkingRequest(_Request):
+class ChunkingRequest(Request):
     """How long texts are split."""
 
     tokens: int = Field(ge=1, le=1_000_000, description="of a part, without special ones")
@@ -36,7 +28,7 @@ class ChunkingRequest(_Request):
         return self
 
 
-class CollectionRequest(_Request):
+class CollectionRequest(Request):
     """What a new collection is to be like; its encoder is the service's."""
 
     model_config = ConfigDict(
@@ -49,7 +41,7 @@ class CollectionRequest(_Request):
     chunking: ChunkingRequest | None = Field(None, description="by default texts are kept whole")
 
 
-class CanaryQuery(_Request):
+class CanaryQuery(Request):
     """A query that a collection has to answer before an alias leads to it."""
 
     query: str
@@ -58,7 +50,7 @@ class CanaryQuery(_Request):
     )
 
 
-class CanaryRequest(_Request):
+class CanaryRequest(Request):
     """What to try on the new collection; the alias stays as it is unless all of it goes well."""
 
     queries: Annotated[list[CanaryQuery], Field(min_length=1, max_length=MAX_CANARY_QUERIES)]
@@ -80,7 +72,7 @@ class CanaryRequest(_Request):
         return self
 
 
-class AliasRequest(_Request):
+class AliasRequest(Request):
     """Where an alias is to lead."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"collection": "questions-2"}]})
@@ -89,11 +81,11 @@ class AliasRequest(_Request):
     canary: CanaryRequest | None = None
 
 
-class SnapshotRequest(_Request):
+class SnapshotRequest(Request):
     """Nothing can be chosen."""
 
 
-class CompactRequest(_Request):
+class CompactRequest(Request):
     """How the search index is to be made."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{}, {"factory": "HNSW32,SQ8"}]})
@@ -105,7 +97,7 @@ class CompactRequest(_Request):
     )
 
 
-class AliasReply(_Reply):
+class AliasReply(Reply):
     """An alias."""
 
     model_config = ConfigDict(title="Alias")
@@ -115,20 +107,20 @@ class AliasReply(_Reply):
     changed: str = Field(description="UTC, ISO 8601")
 
 
-class AliasesReply(_Reply):
+class AliasesReply(Reply):
     """All aliases, by name."""
 
     aliases: list[AliasReply]
 
 
-class CanaryReply(_Reply):
+class CanaryReply(Reply):
     """How the new collection did."""
 
     queries: int
     overlap: float | None = Field(description="mean over the queries; null where not asked for")
 
 
-class AliasSwitchReply(_Reply):
+class AliasSwitchReply(Reply):
     """An alias after a switch."""
 
     name: str
@@ -138,13 +130,13 @@ class AliasSwitchReply(_Reply):
     canary: CanaryReply | None
 
 
-class CollectionDeletedReply(_Reply):
+class CollectionDeletedReply(Reply):
     """What is gone."""
 
     deleted: str
 
 
-class CompactReply(_Reply):
+class CompactReply(Reply):
     """What a compaction did."""
 
     documents: int = Field(description="in the index")
@@ -154,7 +146,7 @@ class CompactReply(_Reply):
     index: CollectionIndex
 
 
-class SnapshotReply(_Reply):
+class SnapshotReply(Reply):
     """An archive that was written."""
 
     file: str = Field(description="its name in the configured folder")

@@ -8,21 +8,14 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from lamina_index.manifest import Metadata
+from lamina_service.schemas import Reply, Request
 
 MAX_IDS = 10_000
 MAX_TOLD = 100
 """Most documents that a reply names with what is wrong with them; all are counted."""
 
 
-class _Request(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class _Reply(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class NewDocument(_Request):
+class NewDocument(Request):
     """A document to be stored."""
 
     id: str = Field(
@@ -42,7 +35,7 @@ class GetParameters(BaseModel):
     vector: bool = Field(False, description="give the embedding too")
 
 
-class Document(_Reply):
+class Document(Reply):
     """A document as it is kept."""
 
     id: str
@@ -51,7 +44,7 @@ class Document(_Reply):
     vector: list[float] | None = Field(None, description="a unit vector, if asked for")
 
 
-class DocumentError(_Reply):
+class DocumentError(Reply):
     """Why a document was not stored."""
 
     position: int = Field(description="from 0, in the list or among the lines")
@@ -59,7 +52,7 @@ class DocumentError(_Reply):
     detail: str
 
 
-class TruncatedDocument(_Reply):
+class TruncatedDocument(Reply):
     """A document of whose text the encoder has read the beginning only; the text is kept whole."""
 
     id: str = Field(description="of a part, where texts are split")
@@ -67,7 +60,7 @@ class TruncatedDocument(_Reply):
     full_token_count: int = Field(description="tokens that there are")
 
 
-class WriteTook(_Reply):
+class WriteTook(Reply):
     """Milliseconds by stage; `total` also counts what lies between the stages."""
 
     queue: float = Field(description="waiting for a thread")
@@ -75,7 +68,7 @@ class WriteTook(_Reply):
     total: float
 
 
-class UpsertReply(_Reply):
+class UpsertReply(Reply):
     """What was stored; it lasts, and the next request on any worker sees it."""
 
     collection: str = Field(description="that was written to: where an alias led")
@@ -89,7 +82,7 @@ class UpsertReply(_Reply):
     took: WriteTook
 
 
-class DeleteRequest(_Request):
+class DeleteRequest(Request):
     """Which documents to delete: either by id or by a filter."""
 
     model_config = ConfigDict(
@@ -113,7 +106,7 @@ class DeleteRequest(_Request):
         return self
 
 
-class DeletedReply(_Reply):
+class DeletedReply(Reply):
     """What is gone, for the next request on any worker too."""
 
     collection: str = Field(description="that was written to: where an alias led")

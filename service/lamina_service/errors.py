@@ -140,6 +140,7 @@ REQUEST_PROBLEMS: dict[type[LaminaError], Problem] = {
     index.IndexFactoryError: Problem(422, "index-factory", "Index type cannot be built"),
     index.DamagedError: Problem(503, "collection-damaged", "Damaged collection"),
     index.FilterError: Problem(422, "invalid-filter", "Filter does not fit"),
+    index.GroupFieldError: Problem(422, "invalid-group-by", "Field cannot be grouped by"),
     index.NoWordIndexError: Problem(409, "no-word-index", "Words cannot be searched yet"),
     index.DocumentNotFoundError: Problem(404, "document-not-found", "No such document"),
     index.BacklogFullError: Problem(429, "backlog-full", "Index has to catch up with writes"),

@@ -8,17 +8,23 @@ from fastapi import APIRouter, Request, Response
 from lamina_service.catalog import Catalog
 from lamina_service.direct_route import ReadRoute, json_response
 from lamina_service.openapi import BEARER, problems
-from lamina_service.schemas import (
+from lamina_service.schemas import CollectionReply, CollectionsReply
+from lamina_service.search_schemas import (
     BatchReply,
     BatchRequest,
-    CollectionReply,
-    CollectionsReply,
     SearchParameters,
     SearchReply,
     SearchRequest,
+    SimilarRequest,
 )
-from lamina_service.searching import JOBS_TOGETHER, SearchJob, answer_together
+from lamina_service.searching import (
+    JOBS_TOGETHER,
+    SearchJob,
+    answer_together,
+)
 from lamina_service.service import Service
+
+_ANY_SIMILAR = SimilarRequest.model_validate({})
 
 router = APIRouter(prefix="/v1", route_class=ReadRoute, dependencies=[BEARER])
 
@@ -66,6 +72,22 @@ async def search_batch(request: Request, collection: str, body: BatchRequest) ->
     ]
     answers = await service.searches.map_together(answer_together, jobs, together=JOBS_TOGETHER)
     return json_response({"results": [orjson.Fragment(answer.body) for answer in answers]})
+
+
+@router.post(
+    "/collections/{collection}/similar/{document_id:path}",
+    tags=["search"],
+    response_model=SearchReply,
+    responses=problems(404, 409, 413, 415, 422, 429, 507),
+)
+async def search_similar(
+    request: Request, collection: str, document_id: str, body: SimilarRequest = _ANY_SIMILAR
+) -> Response:
+    """Find the documents nearest to a stored one; its id may hold slashes, quoted or not."""
+    service: Service = request.app.state.service
+    job = SearchJob.checked(service, collection, body, document_id=document_id)
+    answers = await service.searches.map_together(answer_together, [job], together=JOBS_TOGETHER)
+    return answers[0].response()
 
 
 @router.get(
