@@ -2,12 +2,12 @@
 
 python training/recipes/reranker_qnli.py ../shared/data build/reranker
 
-Writes `train.tsv` and `dev.tsv` (label, question, sentence) and, for `lamina evaluate`, `corpus.tsv`,
-`queries.tsv` and `qrels.tsv`: the entailed questions of the dev split, to be found among all
-distinct sentences of both splits.
+Writes `train.tsv` and `dev.tsv` (label, question, sentence) and, for `lamina evaluate`,
+`corpus.tsv`, `queries.tsv` and `qrels.tsv`: the entailed questions of the dev split, to be found
+among all distinct sentences of both splits.
 
-QNLI's own negatives come from the paragraph that a question was asked about. A reranker meets what a
-search has found, so each question of the train split also gets some sentences that the bundled
+QNLI's own negatives come from the paragraph that a question was asked about. A reranker meets what
+a search has found, so each question of the train split also gets some sentences that the bundled
 encoder ranks high and that do not answer it. No question of the dev split is in `train.tsv`;
 sentences are, since the splits share paragraphs.
 """
