@@ -30,9 +30,10 @@ from lamina_index.corpus import Document
 from lamina_index.encoder import OnnxEncoder
 from lamina_index.filters import parse_filter
 from lamina_index.manifest import FieldType
+from lamina_index.query_encoding import EncodedQuery, encode_queries
 from lamina_index.scoring import exact_scores
 from lamina_index.search_options import SearchOptions
-from lamina_index.searcher import EncodedQuery, Searcher, encode_queries
+from lamina_index.searcher import Searcher
 from lamina_index.snapshot import write_snapshot
 from lamina_index.store import DocumentStore
 

@@ -42,9 +42,10 @@ from lamina_index.corpus import Document
 from lamina_index.encoder import OnnxEncoder
 from lamina_index.fusion import reciprocal_rank_fusion, score_fusion
 from lamina_index.metrics import reciprocal_rank
+from lamina_index.query_encoding import EncodedQuery, encode_queries
 from lamina_index.ranking import LEG_DEPTH
 from lamina_index.search_options import SearchOptions
-from lamina_index.searcher import EncodedQuery, Searcher, encode_queries
+from lamina_index.searcher import Searcher
 from lamina_index.store import STORE_FILE, DocumentStore
 from lamina_index.store_words import drop_words
 

@@ -32,7 +32,7 @@ from lamina_index.disk import disk_errors_told
 from lamina_index.encoder import Encoder
 from lamina_index.errors import CollectionExistsError
 from lamina_index.manifest import Chunking, CollectionManifest
-from lamina_index.searcher import check_encoder
+from lamina_index.query_encoding import check_encoder
 from lamina_index.vectors import make_index
 
 __all__ = ["BuildStatus", "build_collection"]

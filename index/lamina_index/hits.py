@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -44,6 +45,21 @@ class Ranking:
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """A row on a page.
+
+    Attributes:
+        key: The row's.
+        score: What orders the listing.
+        rank: Place in the whole listing, from 1.
+    """
+
+    key: int
+    score: float
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
 class Hit:
     """One document found.
 
@@ -70,13 +86,8 @@ class Hit:
     highlights: list[tuple[int, int]] | None = None
 
 
-def fetch_hits(
-    reading: StoreReading, ranking: Ranking, query: str, options: SearchOptions
-) -> list[Hit]:
-    """Turn ranked keys into hits, reading only the page's documents.
-
-    Where rows tie with the page's ends, their ids tell which of them are on it.
-    """
+def page_of(reading: StoreReading, ranking: Ranking, options: SearchOptions) -> list[Entry]:
+    """Cut the page that is asked for; rows with equal scores come in the order of their ids."""
     values = ranking.scores.tolist()
     offset = options.offset
     if options.min_score is not None:
@@ -88,40 +99,60 @@ def fetch_hits(
     end = last + 1
     while end < len(values) and values[end] == values[last]:
         end += 1
-    score_of = dict(zip(ranking.keys[first:end].tolist(), values[first:end], strict=True))
-    if len(score_of) > last + 1 - offset:
-        id_of = reading.ids(list(score_of))
-        tied = list(id_of)
-        order = best_first([score_of[key] for key in tied], [id_of[key] for key in tied])
-        page = order[offset - first : last + 1 - first]
-        score_of = {tied[i]: score_of[tied[i]] for i in page}
-    documents = reading.documents(list(score_of))
-    scores_found = [score_of[document.key] for document in documents]
-    order = best_first(scores_found, [document.id for document in documents])
+    keys = in_order(reading, ranking.scores[first:end], ranking.keys[first:end]).tolist()
     return [
-        _hit(documents[i], scores_found[i], rank, ranking, query, options)
-        for rank, i in enumerate(order, start=offset + 1)
+        Entry(keys[place - first], values[place], place + 1) for place in range(offset, last + 1)
+    ]
+
+
+def in_order(
+    reading: StoreReading, scores: NDArray[np.floating], keys: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Put keys (n,) whose scores are descending in order of their ids where scores are equal."""
+    same = scores[1:] == scores[:-1]
+    if not same.any():
+        return keys
+    tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
+    id_of = reading.ids(keys[tied].tolist())
+    order = best_first(scores[tied].tolist(), [id_of.get(key, "") for key in keys[tied].tolist()])
+    ordered = keys.copy()
+    ordered[tied] = keys[tied[order]]
+    return ordered
+
+
+def fetch_hits(
+    reading: StoreReading,
+    page: Sequence[Entry],
+    legs: Mapping[Mode, Mapping[int, LegScore]],
+    query: str,
+    options: SearchOptions,
+) -> list[Hit]:
+    """Turn a page into hits, reading its documents."""
+    found = {
+        document.key: document for document in reading.documents([entry.key for entry in page])
+    }
+    return [
+        _hit(found[entry.key], entry, legs, query, options) for entry in page if entry.key in found
     ]
 
 
 def _hit(
     document: StoredDocument,
-    score: float,
-    rank: int,
-    ranking: Ranking,
+    entry: Entry,
+    legs: Mapping[Mode, Mapping[int, LegScore]],
     query: str,
     options: SearchOptions,
 ) -> Hit:
-    legs = {leg: found[document.key] for leg, found in ranking.legs.items()}
-    if not legs:
-        legs = {options.mode: LegScore(score, rank)}
+    told = {leg: found[document.key] for leg, found in legs.items()}
+    if not told:
+        told = {options.mode: LegScore(entry.score, entry.rank)}
     return Hit(
         document.id,
-        score,
-        rank,
+        entry.score,
+        entry.rank,
         document.text,
         document.metadata,
-        {name: leg.score for name, leg in legs.items()},
-        legs if options.explain else None,
+        {name: leg.score for name, leg in told.items()},
+        told if options.explain else None,
         highlights(document.text, query) if options.highlight else None,
     )

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -16,19 +15,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lamina_index.collection import open_collection
-from lamina_index.errors import (
-    BlankTextError,
-    DamagedError,
-    EncoderMismatchError,
-    EncoderOutputError,
-)
-from lamina_index.hits import Hit, Ranking, fetch_hits
+from lamina_index.errors import BlankTextError, DamagedError
 from lamina_index.manifest import CollectionManifest, FieldType
-from lamina_index.matching import Facet, Matching
-from lamina_index.ranking import hybrid_ranking, lexical_ranking
+from lamina_index.query_encoding import EncodedQuery, check_encoder, encode_queries
 from lamina_index.runtime import available_threads
 from lamina_index.scoring import unit_rows
 from lamina_index.search_options import DEFAULT_OPTIONS, SearchOptions
+from lamina_index.search_stages import Question, SearchResult, answer
 from lamina_index.snapshot_files import Snapshot, check_all, snapshot_numbers
 from lamina_index.store import DocumentStore, StoredDocument
 from lamina_index.store_reading import StoreReading
@@ -38,74 +31,6 @@ from lamina_index.words import WordSearch
 
 if TYPE_CHECKING:
     from lamina_index.encoder import Encoder
-
-
-@dataclass(frozen=True, slots=True)
-class SearchResult:
-    """Hits, best first, and what it took to find them.
-
-    Attributes:
-        hits: Ordered by score, descending, then by id, ascending.
-        took: Seconds of each stage: "encode" (with tokenising), "search", "fetch".
-        total: Documents that pass the filter, all where there is none.
-        facets: For each field that was asked for, its values over those documents.
-        truncated: Whether the query was cut at the encoder's limit.
-        token_count: Tokens of the query that the encoder read; 0 for a search by vector.
-    """
-
-    hits: list[Hit]
-    took: dict[str, float]
-    total: int
-    facets: dict[str, Facet] = field(default_factory=dict)
-    truncated: bool = False
-    token_count: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedQuery:
-    """A query's embedding and what happened on the way.
-
-    Attributes:
-        embedding: (D,) float32, a unit vector.
-        token_count: Tokens that the encoder read, special ones included.
-        truncated: Whether the query was cut at the encoder's limit.
-        blank: Whether no token is left of it after normalisation.
-        seconds: What encoding took, its batch mates included.
-        text: The query itself.
-    """
-
-    embedding: NDArray[np.float32]
-    token_count: int
-    truncated: bool
-    blank: bool
-    seconds: float
-    text: str
-
-
-def encode_queries(encoder: Encoder, queries: Sequence[str]) -> list[EncodedQuery]:
-    """Encode queries together, for searches of any collections that this encoder built.
-
-    Raises:
-        EncoderOutputError: If the encoder gave no finite vector.
-    """
-    started = time.perf_counter()
-    encoded = encoder.encode(queries, role="query")
-    finite = np.isfinite(encoded.embeddings).all(axis=1)
-    if not finite.all():
-        items = tuple(np.flatnonzero(~finite).tolist())
-        raise EncoderOutputError("the encoder gave a vector that is not finite", items)
-    seconds = time.perf_counter() - started
-    return [
-        EncodedQuery(embedding, int(tokens), bool(truncated), bool(blank), seconds, text)
-        for embedding, tokens, truncated, blank, text in zip(
-            encoded.embeddings,
-            encoded.token_counts,
-            encoded.truncated,
-            encoded.blank,
-            queries,
-            strict=True,
-        )
-    ]
 
 
 class Searcher:
@@ -334,34 +259,9 @@ class Searcher:
         self, options: SearchOptions, text: str, embedding: NDArray[np.float32] | None = None
     ) -> SearchResult:
         """Search inside one read transaction; the unit vector may lack for a lexical search."""
-        started = time.perf_counter()
         with self._viewing() as (reading, view):
-            matching = None
-            facets: dict[str, Facet] = {}
-            if options.filter is not None or options.facets:
-                columns = view.columns.get(reading, self.fields)
-                matching = Matching.of(options.filter, columns, view.dead, view.delta_keys)
-                facets = {
-                    name: matching.facet(name, columns, view.delta_keys) for name in options.facets
-                }
-            among = matching if options.filter is not None else None
-            if embedding is None:
-                ranking = lexical_ranking(reading, view, self._words, text, options, among)
-            elif options.mode == "hybrid":
-                ranking = hybrid_ranking(
-                    reading, view, self._words, text, embedding, options, among
-                )
-            else:
-                wanted = options.offset + options.top_k
-                ranking = Ranking(*view.nearest(reading, embedding, wanted, among))
-            searched = time.perf_counter()
-            hits = fetch_hits(reading, ranking, text, options)
-        return SearchResult(
-            hits,
-            {"search": searched - started, "fetch": time.perf_counter() - searched},
-            matching.count if matching else view.count,
-            facets,
-        )
+            question = Question(text, embedding, options)
+            return answer(question, reading, view, self._words, self.fields)
 
     @property
     def _snapshot(self) -> Snapshot | None:
@@ -407,18 +307,3 @@ class Searcher:
             if newer is not None:
                 self._view = newer
             return newer
-
-
-def check_encoder(folder: Path, manifest: CollectionManifest, encoder: Encoder) -> None:
-    """Refuse an encoder that did not make the collection's vectors.
-
-    Raises:
-        EncoderMismatchError: Naming both.
-    """
-    made_by = manifest.encoder
-    if made_by.fingerprint != encoder.fingerprint:
-        raise EncoderMismatchError(
-            f"{folder} was built by encoder {made_by.name} {made_by.precision} "
-            f"({made_by.fingerprint[:12]}), loaded {encoder.name} {encoder.precision} "
-            f"({encoder.fingerprint[:12]}); load that encoder or build the collection again"
-        )

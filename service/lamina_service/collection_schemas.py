@@ -4,25 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from lamina_index.corpus.fields import MAX_FIELDS
 from lamina_index.manifest import FieldType
+from lamina_service.schemas import Reply, Request
 
 MAX_CANARY_QUERIES = 256
 MAX_EXPECTED = 100
 
 
-class _Request(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class _Reply(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ChunkingRequest(_Request):
+class ChunkingRequest(Request):
     """How long texts are split."""
 
     tokens: int = Field(ge=1, le=1_000_000, description="of a part, without special ones")
@@ -35,7 +28,7 @@ class ChunkingRequest(_Request):
         return self
 
 
-class CollectionRequest(_Request):
+class CollectionRequest(Request):
     """What a new collection is to be like; its encoder is the service's."""
 
     model_config = ConfigDict(
@@ -48,7 +41,7 @@ class CollectionRequest(_Request):
     chunking: ChunkingRequest | None = Field(None, description="by default texts are kept whole")
 
 
-class CanaryQuery(_Request):
+class CanaryQuery(Request):
     """A query that a collection has to answer before an alias leads to it."""
 
     query: str
@@ -57,7 +50,7 @@ class CanaryQuery(_Request):
     )
 
 
-class CanaryRequest(_Request):
+class CanaryRequest(Request):
     """What to try on the new collection; the alias stays as it is unless all of it goes well."""
 
     queries: Annotated[list[CanaryQuery], Field(min_length=1, max_length=MAX_CANARY_QUERIES)]
@@ -79,7 +72,7 @@ class CanaryRequest(_Request):
         return self
 
 
-class AliasRequest(_Request):
+class AliasRequest(Request):
     """Where an alias is to lead."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"collection": "questions-2"}]})
@@ -88,11 +81,11 @@ class AliasRequest(_Request):
     canary: CanaryRequest | None = None
 
 
-class SnapshotRequest(_Request):
+class SnapshotRequest(Request):
     """Nothing can be chosen."""
 
 
-class AliasReply(_Reply):
+class AliasReply(Reply):
     """An alias."""
 
     model_config = ConfigDict(title="Alias")
@@ -102,20 +95,20 @@ class AliasReply(_Reply):
     changed: str = Field(description="UTC, ISO 8601")
 
 
-class AliasesReply(_Reply):
+class AliasesReply(Reply):
     """All aliases, by name."""
 
     aliases: list[AliasReply]
 
 
-class CanaryReply(_Reply):
+class CanaryReply(Reply):
     """How the new collection did."""
 
     queries: int
     overlap: float | None = Field(description="mean over the queries; null where not asked for")
 
 
-class AliasSwitchReply(_Reply):
+class AliasSwitchReply(Reply):
     """An alias after a switch."""
 
     name: str
@@ -125,13 +118,13 @@ class AliasSwitchReply(_Reply):
     canary: CanaryReply | None
 
 
-class CollectionDeletedReply(_Reply):
+class CollectionDeletedReply(Reply):
     """What is gone."""
 
     deleted: str
 
 
-class SnapshotReply(_Reply):
+class SnapshotReply(Reply):
     """An archive that was written."""
 
     file: str = Field(description="its name in the configured folder")

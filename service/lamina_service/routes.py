@@ -12,12 +12,10 @@ from lamina_index.errors import DocumentNotFoundError
 from lamina_service.catalog import Catalog
 from lamina_service.direct_route import ReadRoute, json_response
 from lamina_service.openapi import BEARER, problems
-from lamina_service.schemas import (
+from lamina_service.schemas import CollectionReply, CollectionsReply, Document
+from lamina_service.search_schemas import (
     BatchReply,
     BatchRequest,
-    CollectionReply,
-    CollectionsReply,
-    Document,
     SearchParameters,
     SearchReply,
     SearchRequest,

@@ -17,10 +17,12 @@ from lamina_index.filters import parse_filter
 from lamina_index.hits import Hit
 from lamina_index.manifest import FieldType
 from lamina_index.matching import Facet
+from lamina_index.query_encoding import EncodedQuery, encode_queries
 from lamina_index.search_options import SearchOptions
-from lamina_index.searcher import EncodedQuery, Searcher, SearchResult, encode_queries
+from lamina_index.search_stages import SearchResult
+from lamina_index.searcher import Searcher
 from lamina_service.errors import InvalidRequestError
-from lamina_service.schemas import SearchRequest
+from lamina_service.search_schemas import SearchRequest
 from lamina_service.service import Service
 
 STAGES = ("queue", "encode", "search", "fetch")

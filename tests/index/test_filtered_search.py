@@ -30,7 +30,8 @@ from lamina_index.manifest import (
 from lamina_index.matching import FACET_VALUES
 from lamina_index.scoring import exact_scores
 from lamina_index.search_options import SearchOptions
-from lamina_index.searcher import Searcher, SearchResult
+from lamina_index.search_stages import SearchResult
+from lamina_index.searcher import Searcher
 from lamina_index.snapshot import write_snapshot
 from lamina_index.store import DocumentStore
 from lamina_index.vectors import VectorIndex

@@ -36,7 +36,8 @@ from lamina_index.errors import (
 from lamina_index.manifest import CollectionManifest, EncoderReference
 from lamina_index.scoring import exact_scores
 from lamina_index.search_options import SearchOptions
-from lamina_index.searcher import Searcher, SearchResult
+from lamina_index.search_stages import SearchResult
+from lamina_index.searcher import Searcher
 from lamina_index.snapshot import write_snapshot
 from lamina_index.store import DocumentStore, StoreReading
 from lamina_index.view import View

@@ -11,7 +11,7 @@ import pytest
 
 from lamina_index.encoder import Encoded, OnnxEncoder
 from lamina_index.errors import EncoderOutputError
-from lamina_service.schemas import SearchRequest
+from lamina_service.search_schemas import SearchRequest
 from lamina_service.searching import Answer, SearchJob, answer_together
 
 HEAD = b"POST /v1/collections/small/search HTTP/1.1\r\nHost: localhost\r\n"
