@@ -171,6 +171,11 @@ class OnnxReranker:
         """Longest input: query, text and special tokens together."""
         return self.manifest.max_tokens
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the graph in use."""
+        return self._file.size_bytes
+
     def score(self, query: str, texts: Sequence[str]) -> Reranked:
         """Tell how well each text answers a query.
 

@@ -10,9 +10,14 @@ if TYPE_CHECKING:
 
 Fusion = Literal["ranks", "scores"]
 Mode = Literal["dense", "lexical", "hybrid"]
+Leg = Literal["dense", "lexical", "hybrid", "rerank"]
+"""What scores a hit: one leg of a search, both fused, or a reranker."""
 
 DEFAULT_FUSION: Fusion = "scores"
 DEFAULT_LEXICAL_WEIGHT = 0.15
+DEFAULT_RERANK = 50
+MAX_RERANK = 200
+"""Each candidate costs a run of the reranker's whole graph."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +35,8 @@ class SearchOptions:
         highlight: Whether each hit tells where words of the query stand in its text.
         filter: Search only among the documents that pass; see `parse_filter`.
         facets: Fields whose values are counted over all documents that pass the filter.
+        rerank: So many of the best candidates are put in a reranker's order, at most `MAX_RERANK`;
+            None leaves that out.
 
     Raises:
         ValueError: If a number is out of range, or `min_score` is given for another mode.
@@ -45,6 +52,7 @@ class SearchOptions:
     lexical_weight: float = DEFAULT_LEXICAL_WEIGHT
     explain: bool = False
     highlight: bool = False
+    rerank: int | None = None
 
     def __post_init__(self) -> None:
         if self.top_k < 1 or self.offset < 0:
@@ -54,6 +62,8 @@ class SearchOptions:
             )
         if self.min_score is not None and self.mode != "dense":
             raise ValueError(f"min_score is a cosine and goes with dense search, not {self.mode}")
+        if self.rerank is not None and not 1 <= self.rerank <= MAX_RERANK:
+            raise ValueError(f"rerank is {self.rerank}, expected 1 to {MAX_RERANK}")
         if not 0 <= self.lexical_weight < 1:
             raise ValueError(f"lexical_weight is {self.lexical_weight}, expected 0 to less than 1")
 

@@ -16,6 +16,7 @@ from lamina_index.collection import MANIFEST_FILE, recover_swap, replaced_folder
 from lamina_index.collection_changes import drop_removed
 from lamina_index.encoder import Encoder
 from lamina_index.errors import CollectionNotFoundError, LaminaError
+from lamina_index.reranker import Reranker
 from lamina_index.searcher import Searcher
 from lamina_index.snapshot_files import SNAPSHOTS
 from lamina_index.store import STORE_FILE
@@ -60,9 +61,17 @@ class Catalog:
     was opened, and frees the space of what was deleted.
     """
 
-    def __init__(self, data: Path, encoder: Encoder, metrics: Metrics, aliases: Aliases) -> None:
+    def __init__(
+        self,
+        data: Path,
+        encoder: Encoder,
+        metrics: Metrics,
+        aliases: Aliases,
+        reranker: Reranker | None = None,
+    ) -> None:
         self._data = data
         self._encoder = encoder
+        self._reranker = reranker
         self._metrics = metrics
         self._aliases = aliases
         self._entries: dict[str, _Entry] = {}  # replaced, never changed: others iterate over it
@@ -210,7 +219,7 @@ class Catalog:
         served = _stamps(folder, served=True)
         try:
             with ExitStack() as undo:
-                searcher = undo.enter_context(Searcher.open(folder, self._encoder))
+                searcher = undo.enter_context(Searcher.open(folder, self._encoder, self._reranker))
                 info = searcher.info()
                 undo.pop_all()
         except Exception as error:  # noqa: BLE001 - must not keep the others from being served

@@ -18,12 +18,20 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from lamina_index.manifest import Metadata
-from lamina_index.search_options import DEFAULT_FUSION, DEFAULT_LEXICAL_WEIGHT, Fusion, Mode
+from lamina_index.search_options import (
+    DEFAULT_FUSION,
+    DEFAULT_LEXICAL_WEIGHT,
+    MAX_RERANK,
+    Fusion,
+    Mode,
+)
 from lamina_index.service_client import MAX_TOP_K
 from lamina_service.schemas import Reply, Request
 
 MAX_WINDOW = 10_000
 """`offset + top_k` may not go beyond, nor may the `top_k` of a batch's searches together."""
+MAX_BATCH_RERANK = 1000
+"""Candidates of all searches of a batch that are reranked."""
 MAX_DIMENSION = 16_384
 MAX_FIELDS = 1000
 MAX_FACETS = 16
@@ -60,6 +68,9 @@ Offset = Annotated[
 Vector = Annotated[list[FiniteFloat], Field(min_length=1, max_length=MAX_DIMENSION)]
 MinScore = Annotated[FiniteFloat, Field(ge=-1, le=1)]
 LexicalWeight = Annotated[FiniteFloat, Field(ge=0, lt=1)]
+Rerank = Annotated[
+    int, Field(ge=1, le=MAX_RERANK), BeforeValidator(partial(_check_range, 1, MAX_RERANK))
+]
 FieldNames = Annotated[list[str], Field(max_length=MAX_FIELDS)]
 FacetNames = Annotated[list[str], Field(max_length=MAX_FACETS)]
 
@@ -73,6 +84,7 @@ _FUSION = "how a hybrid search joins the two: by their `ranks` or by their `scor
 _LEXICAL_WEIGHT = "share that words have in a hybrid search; meaning has the rest"
 _EXPLAIN = "tell each hit's score and rank in each leg of the search"
 _HIGHLIGHT = "tell where words of the query stand in each hit's text"
+_RERANK = "put so many of the best hits in the order of the service's reranker; none by default"
 
 
 class SearchRequest(Request):
@@ -104,6 +116,7 @@ class SearchRequest(Request):
     lexical_weight: LexicalWeight = Field(DEFAULT_LEXICAL_WEIGHT, description=_LEXICAL_WEIGHT)
     explain: bool = Field(False, description=_EXPLAIN)
     highlight: bool = Field(False, description=_HIGHLIGHT)
+    rerank: Rerank | None = Field(None, description=_RERANK)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -111,7 +124,8 @@ class SearchRequest(Request):
             raise PydanticCustomError("one_of", "expected either a query or a vector")
         if (last := self.offset + self.top_k) > MAX_WINDOW:
             raise PydanticCustomError("window", f"offset + top_k is {last}, expected at most 10000")
-        if self.vector is not None and (self.mode != "dense" or self.highlight):
+        needs_words = self.mode != "dense" or self.highlight or self.rerank is not None
+        if self.vector is not None and needs_words:
             raise PydanticCustomError("no_words", "a vector has no words; send a query")
         if self.min_score is not None and self.mode != "dense":
             raise PydanticCustomError("min_score", "min_score goes with mode dense only")
@@ -143,6 +157,9 @@ class SearchParameters(BaseModel):
     lexical_weight: LexicalWeight = Field(DEFAULT_LEXICAL_WEIGHT, description=_LEXICAL_WEIGHT)
     explain: bool = Field(False, description=_EXPLAIN)
     highlight: bool = Field(False, description=_HIGHLIGHT)
+    rerank: Annotated[Rerank, BeforeValidator(_from_digits)] | None = Field(
+        None, description=_RERANK
+    )
 
     def as_request(self) -> SearchRequest:
         """Give the body that asks the same."""
@@ -150,10 +167,14 @@ class SearchParameters(BaseModel):
 
 
 def _check_total(searches: list[SearchRequest]) -> list[SearchRequest]:
-    """Bound the reply, which is held in memory whole before it is sent."""
+    """Bound the reply, which is held in memory whole before it is sent, and the work."""
     if (total := sum(search.top_k for search in searches)) > MAX_WINDOW:
         raise PydanticCustomError(
             "total", f"their top_k add up to {total}, expected at most {MAX_WINDOW}"
+        )
+    if (total := sum(search.rerank or 0 for search in searches)) > MAX_BATCH_RERANK:
+        raise PydanticCustomError(
+            "total", f"their rerank add up to {total}, expected at most {MAX_BATCH_RERANK}"
         )
     return searches
 
@@ -163,7 +184,7 @@ class BatchRequest(Request):
 
     searches: Annotated[
         list[SearchRequest],
-        Field(min_length=1, description="their top_k may add up to 10000"),
+        Field(min_length=1, description="their top_k may add up to 10000, their rerank to 1000"),
         AfterValidator(_check_total),
     ]
 
@@ -174,6 +195,10 @@ class Scores(Reply):
     dense: float | None = Field(None, description="cosine")
     lexical: float | None = Field(
         None, description="BM25; null in a hybrid search where no word of the query was found"
+    )
+    hybrid: float | None = Field(None, description="both, fused; only beside `rerank`")
+    rerank: float | None = Field(
+        None, description="the reranker's; null behind the candidates that it put in order"
     )
 
 
@@ -191,6 +216,8 @@ class Explanation(Reply):
 
     dense: LegScore | None = None
     lexical: LegScore | None = None
+    hybrid: LegScore | None = Field(None, description="before reranking; only beside `rerank`")
+    rerank: LegScore | None = None
 
 
 class Hit(Reply):
@@ -198,7 +225,8 @@ class Hit(Reply):
 
     id: str
     score: float = Field(
-        description="orders the hits, higher is better: cosine, BM25 or both, fused"
+        description="orders the hits, higher is better: cosine, BM25 or both, fused; of hits that "
+        "were reranked the reranker's, and the hits behind them keep their own"
     )
     scores: Scores
     rank: int = Field(description="1 for the best of all, so counting from before `offset`")
@@ -219,7 +247,15 @@ class Took(Reply):
     encode: float = Field(description="text to vector")
     search: float = Field(description="vector to candidates, scored exactly")
     fetch: float = Field(description="texts and metadata of the hits")
+    rerank: float | None = Field(None, description="query and texts to scores, if asked for")
     total: float
+
+
+class Reranking(Reply):
+    """What the reranker read."""
+
+    candidates: int = Field(description="hits that it put in order; none for pages behind them")
+    truncated: int = Field(description="how many of them it read in part, being too long")
 
 
 class FacetValue(Reply):
@@ -247,6 +283,7 @@ class SearchReply(Reply):
     offset: int
     token_count: int = Field(description="tokens of the query that were read; 0 for a vector")
     truncated: bool = Field(description="whether the query was longer than the encoder reads")
+    reranking: Reranking | None = Field(None, description="if asked for with `rerank`")
     took: Took
 
 

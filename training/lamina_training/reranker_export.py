@@ -26,10 +26,9 @@ from lamina_training.reranker_source import RerankerSource, check_packing, load_
 from lamina_training.sentence_folder import write_json
 from lamina_training.source import ExportError
 
-PROBE_PAIRS = tuple(
-    (query, document)
-    for query in ("how do I learn to cook?", "Où est la gare ? 東京 🙂", "the " * 300)
-    for document in PROBES
+PROBE_PAIRS = (
+    *(("how do I learn to cook?", document) for document in PROBES),
+    ("the " * 300, PROBES[4]),
 )
 PROBE_TOLERANCE = 1e-3
 """Ten times what torch and ONNX may differ by: kernels of other processors sum in other orders."""

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from lamina_index.search_options import DEFAULT_FUSION, DEFAULT_LEXICAL_WEIGHT, SearchOptions
+from lamina_index.search_options import (
+    DEFAULT_FUSION,
+    DEFAULT_LEXICAL_WEIGHT,
+    DEFAULT_RERANK,
+    MAX_RERANK,
+    SearchOptions,
+)
 
 if TYPE_CHECKING:
     from lamina_index.filters import Filter
@@ -49,6 +55,12 @@ def search(
     lexical_weight: Annotated[
         float, typer.Option(min=0, max=0.999, help="Share of words in a hybrid search.")
     ] = DEFAULT_LEXICAL_WEIGHT,
+    rerank: Annotated[
+        Path | None, typer.Option(help="Folder of a reranker that puts the best hits in order.")
+    ] = None,
+    depth: Annotated[
+        int, typer.Option(min=1, max=MAX_RERANK, help="How many hits it puts in order.")
+    ] = DEFAULT_RERANK,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show each hit's score and rank in each leg.")
     ] = False,
@@ -65,10 +77,16 @@ def search(
         lexical_weight=lexical_weight,
         explain=explain,
         highlight=json,
+        rerank=None if rerank is None else depth,
     )
+    reranker = None
+    if rerank is not None:
+        from lamina_index.reranker import OnnxReranker
+
+        reranker = OnnxReranker.load(rerank)
     loaded = None if mode == "lexical" else OnnxEncoder.load(encoder, precision=precision)
     text = " ".join(query)
-    with Searcher.open(collection, loaded) as searcher:
+    with Searcher.open(collection, loaded, reranker) as searcher:
         if filter is not None:
             options = replace(options, filter=_filter(filter, searcher.fields))
         result = searcher.search(text, options)
@@ -81,6 +99,12 @@ def search(
         return
     if result.truncated:
         typer.echo(f"lamina: the query was cut to {result.token_count} tokens", err=True)
+    if result.reranking is not None and result.reranking.truncated:
+        typer.echo(
+            f"lamina: {result.reranking.truncated} of {result.reranking.candidates} texts were cut "
+            "for the reranker",
+            err=True,
+        )
     from rich.table import Table
     from rich.text import Text
 
