@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -161,55 +162,81 @@ def test_a_reranker_that_is_not_there_keeps_the_service_from_starting(
         Service.open(Settings(data=data, reranker=tmp_path), Metrics())
 
 
+class Gates:
+    """Rerankers wait until the gate of their query is opened."""
+
+    def __init__(self) -> None:
+        self._entered: dict[str, threading.Event] = {}
+        self._open: dict[str, threading.Event] = {}
+        self._lock = threading.Lock()
+
+    def _event(self, events: dict[str, threading.Event], query: str) -> threading.Event:
+        with self._lock:
+            return events.setdefault(query, threading.Event())
+
+    def hold(self, query: str) -> None:
+        self._event(self._entered, query).set()
+        assert self._event(self._open, query).wait(60)
+
+    def wait_for(self, query: str) -> None:
+        assert self._event(self._entered, query).wait(60)
+
+    def open(self, query: str) -> None:
+        self._event(self._open, query).set()
+
+
 @pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """While it is shut, rerankers wait; `gate.entered` tells that one does."""
-
-    class Gate(threading.Event):
-        entered = threading.Event()
-
-    gate = Gate()
+def gates(monkeypatch: pytest.MonkeyPatch) -> Gates:
+    gates = Gates()
     score = OnnxReranker.score
 
     def held(self: OnnxReranker, query: str, texts: Sequence[str]) -> Reranked:
-        gate.entered.set()
-        assert gate.wait(60)
+        gates.hold(query)
         return score(self, query, texts)
 
+    monkeypatch.setattr(OnnxReranker, "check_probes", lambda self: None)
     monkeypatch.setattr(OnnxReranker, "score", held)
-    yield gate
-    gate.set()
+    return gates
 
 
 def test_what_a_reranker_reads_counts_as_waiting_work(
-    start: Any, overlap_reranker: Path, monkeypatch: pytest.MonkeyPatch, gate: Any
+    start: Any, overlap_reranker: Path, gates: Gates
 ) -> None:
-    monkeypatch.setattr(OnnxReranker, "check_probes", lambda self: None)
     started = start(reranker=overlap_reranker, queue_size=20)
     with ThreadPoolExecutor() as pool:
         first = pool.submit(started.search, QUERY, rerank=30)  # admitted, since nothing waits
-        assert gate.entered.wait(30)
+        gates.wait_for(QUERY)
         assert started.client.get("/info").json()["queue"] == {"depth": 31, "capacity": 20}
         full = started.search(QUERY)
         assert full.status_code == 429
         assert full.json()["type"].endswith("queue-full")
-        gate.set()
+        gates.open(QUERY)
         assert first.result().status_code == 200
     assert started.client.get("/info").json()["queue"]["depth"] == 0
     assert started.search(QUERY).status_code == 200
 
 
-def test_other_searches_pass_one_that_is_reranked(
-    start: Any, overlap_reranker: Path, monkeypatch: pytest.MonkeyPatch, gate: Any
+def test_no_other_search_is_taken_up_with_one_that_is_reranked(
+    start: Any, overlap_reranker: Path, gates: Gates
 ) -> None:
-    monkeypatch.setattr(OnnxReranker, "check_probes", lambda self: None)
+    """Else it would wait for the reranker, while another thread is idle."""
     started = start(reranker=overlap_reranker, threads=2)
     with ThreadPoolExecutor() as pool:
-        reranked = pool.submit(started.search, QUERY, rerank=10)
-        assert gate.entered.wait(30)
-        plain = [pool.submit(started.search, QUERY) for _ in range(8)]
-        assert [each.result().status_code for each in plain] == [200] * 8
+        for query in ("one", "two"):
+            pool.submit(started.search, query, rerank=10)
+            gates.wait_for(query)
+        waiting = []
+        for query, more, depth in ((QUERY, {}, 23), ("three", {"rerank": 10}, 34), (QUERY, {}, 35)):
+            waiting.append(pool.submit(started.search, query, **more))
+            while started.service.searches.depth < depth:
+                time.sleep(0.01)
+        before, third, after = waiting
         assert started.client.get("/livez").status_code == 200  # the event loop is free
-        assert not reranked.done()
-        gate.set()
-        assert reranked.result().status_code == 200
+        gates.open("one")
+        gates.wait_for("three")  # on the thread that became free
+        gates.open("two")
+        assert before.result(timeout=20).status_code == 200
+        assert after.result(timeout=20).status_code == 200
+        assert not third.done()
+        gates.open("three")
+        assert third.result().status_code == 200
