@@ -322,7 +322,7 @@ def rerank(results: Results) -> str:
         f"{number(settings['milliseconds'])} ms a search for {settings['milliseconds_depth']} "
         "candidates (median, one thread a search, on a busy machine)."
     )
-    return "\n\n".join([table_of(head, rows), cost, source(record)])
+    return f"{table_of(head, rows)}\n{cost}\n{source(record)}"
 
 
 def interval(difference: dict[str, float]) -> str:

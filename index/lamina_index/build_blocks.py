@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from lamina_index.corpus import Document, Rejected
 from lamina_index.encoder import Encoded, Encoder
 from lamina_index.errors import EncoderOutputError
-from lamina_index.manifest import MAX_ID_BYTES, FieldType
+from lamina_index.manifest import MAX_ID_BYTES, PARENT_FIELD, FieldType
 from lamina_index.scoring import are_unit
 from lamina_index.text import repair_text
 
 BLOCK_ROWS = 1024
 BLOCK_CHARACTERS = 2_000_000
-PART_FIELDS: dict[str, FieldType] = {"parent": "string", "part": "number"}
+PART_FIELDS: dict[str, FieldType] = {PARENT_FIELD: "string", "part": "number"}
 
 _EXCERPT_CHARACTERS = 200
 _PART_SUFFIX_BYTES = 9
@@ -172,7 +172,7 @@ def part_id(document_id: str, number: int) -> str:
 
 
 def _part(document: Document, number: int, text: str) -> Document:
-    metadata = {**document.metadata, "parent": document.id, "part": number}
+    metadata = {**document.metadata, PARENT_FIELD: document.id, "part": number}
     return replace(document, id=part_id(document.id, number), text=text, metadata=metadata)
 
 

@@ -103,6 +103,10 @@ class FilterError(LaminaError):
         self.found = found
 
 
+class GroupFieldError(LaminaError):
+    """The collection has no such field to group by, or its documents have several values of it."""
+
+
 class DocumentNotFoundError(LaminaError):
     """No document has the id."""
 

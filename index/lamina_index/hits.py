@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from lamina_index.manifest import Metadata
+from lamina_index.manifest import Metadata, MetadataValue
 from lamina_index.scoring import best_first
 from lamina_index.search_options import Leg, Mode, SearchOptions
 from lamina_index.store_reading import StoredDocument, StoreReading
 from lamina_index.word_tokens import highlights
+
+DUPLICATE_IDS = 10
+"""Most near-duplicates of a hit that are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +55,29 @@ class Entry:
     Attributes:
         key: The row's.
         score: What orders the listing.
-        rank: Place in the whole listing, from 1.
+        rank: Place in the whole listing, from 1; that of its group, if there are groups.
+        in_group: Whether it is one of those that have a value of the field grouped by.
+        folded: Keys of the near-duplicates that are left out in its favour, best first.
     """
 
     key: int
     score: float
     rank: int
+    in_group: bool = False
+    folded: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicates:
+    """Near-duplicates of a hit that are not listed, of those that were looked at.
+
+    Attributes:
+        count: How many.
+        ids: Of the first `DUPLICATE_IDS` of them, best first.
+    """
+
+    count: int
+    ids: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +90,15 @@ class Hit:
             [-1, 1], from the stored vector; in a lexical one BM25; in a hybrid one both, fused.
             Of a hit that was reranked the reranker's score; the hits behind those keep their own.
         rank: Place in the whole listing, from 1; the first hit of a page with offset 10 has 11.
+            Hits of one group share that of the group.
         text: The document's text as stored.
         metadata: Its metadata.
         scores: The score of each leg of the search.
         explanation: Score and rank in each leg, if asked for.
         highlights: Where words of the query stand in the text, if asked for: first character and
             the one after the last, in code points.
+        group: The value of the field that was grouped by; None where the document has none.
+        duplicates: What was left out in its favour, if near-duplicates were.
     """
 
     id: str
@@ -86,6 +109,8 @@ class Hit:
     scores: dict[Leg, float | None]
     explanation: dict[Leg, LegScore] | None = None
     highlights: list[tuple[int, int]] | None = None
+    group: MetadataValue | None = None
+    duplicates: Duplicates | None = None
 
 
 def page_of(reading: StoreReading, ranking: Ranking, options: SearchOptions) -> list[Entry]:
@@ -133,8 +158,11 @@ def fetch_hits(
     found = {
         document.key: document for document in reading.documents([entry.key for entry in page])
     }
+    id_of = reading.ids([key for entry in page for key in entry.folded[:DUPLICATE_IDS]])
     return [
-        _hit(found[entry.key], entry, legs, query, options) for entry in page if entry.key in found
+        _hit(found[entry.key], entry, legs, id_of, query, options)
+        for entry in page
+        if entry.key in found
     ]
 
 
@@ -142,9 +170,14 @@ def _hit(
     document: StoredDocument,
     entry: Entry,
     legs: Mapping[Mode, Mapping[int, LegScore]],
+    id_of: Mapping[int, str],
     query: str,
     options: SearchOptions,
 ) -> Hit:
+    duplicates = None
+    if options.collapse is not None:
+        ids = [id_of[key] for key in entry.folded[:DUPLICATE_IDS] if key in id_of]
+        duplicates = Duplicates(len(entry.folded), ids)
     told: dict[Leg, LegScore] = {leg: found[document.key] for leg, found in legs.items()}
     if not told:
         told = {options.mode: LegScore(entry.score, entry.rank)}
@@ -157,4 +190,6 @@ def _hit(
         {name: leg.score for name, leg in told.items()},
         told if options.explain else None,
         highlights(document.text, query) if options.highlight else None,
+        document.metadata.get(options.group_by or "") if entry.in_group else None,
+        duplicates,
     )

@@ -248,6 +248,10 @@ class EncoderReference(_Strict):
     fingerprint: str
 
 
+PARENT_FIELD = "parent"
+"""Metadata field of a part of a split text: the id of the whole document."""
+
+
 class Chunking(_Strict):
     """How long texts were split; both counts are tokens without special ones."""
 

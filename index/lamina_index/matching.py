@@ -68,15 +68,25 @@ class Matching:
             FilterError: If a field has another type by now than when the filter was read.
         """
         if wanted is None:
-            held = np.ones(columns.held.count, np.bool_)
-            delta = np.ones(len(delta_keys), np.bool_)
-        else:
-            held = columns.held.matches(wanted)
-            delta = np.zeros(len(delta_keys), np.bool_)
-            for segment in columns.segments:
-                keys = segment.keys[segment.columns.matches(wanted)]
-                delta |= among(delta_keys, keys)
+            return cls.every(columns.held.count, dead, len(delta_keys))
+        held = columns.held.matches(wanted)
         held[dead] = False
+        delta = np.zeros(len(delta_keys), np.bool_)
+        for segment in columns.segments:
+            keys = segment.keys[segment.columns.matches(wanted)]
+            delta |= among(delta_keys, keys)
+        return cls.rows(held, delta)
+
+    @classmethod
+    def every(cls, held_count: int, dead: NDArray[np.int64], delta_count: int) -> Matching:
+        """All rows but the deleted ones."""
+        held = np.ones(held_count, np.bool_)
+        held[dead] = False
+        return cls.rows(held, np.ones(delta_count, np.bool_))
+
+    @classmethod
+    def rows(cls, held: NDArray[np.bool_], delta: NDArray[np.bool_]) -> Matching:
+        """The rows of two masks, (N,) and (M,); no deleted row is among them."""
         held_count = int(np.count_nonzero(held))
         return cls(held, held_count, delta, held_count + int(np.count_nonzero(delta)))
 

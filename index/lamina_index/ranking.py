@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from lamina_index.fusion import competition_ranks, reciprocal_rank_fusion, score
 from lamina_index.hits import LegScore, Ranking
 from lamina_index.matching import Matching
 from lamina_index.scoring import exact_scores
-from lamina_index.search_options import SearchOptions
+from lamina_index.search_options import Fusion, Mode, SearchOptions
 from lamina_index.store_reading import StoreReading
 from lamina_index.view import View
 from lamina_index.words import WordSearch
@@ -34,10 +35,39 @@ def lexical_ranking(
     Raises:
         NoWordIndexError: If the store has no word index.
     """
-    wanted = options.offset + options.top_k
+    wanted = min(options.offset + options.top_k, view.count + 1)  # SQLite takes 64 bits
     allowed = view.keys_of(matching) if matching else None
     found = words.best(reading, words.query(reading, text), wanted, allowed=allowed)
     return Ranking(found.scores, found.keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """The best rows of both legs of a hybrid search, and what it takes to go on by meaning.
+
+    Attributes:
+        ranking: All rows of either leg.
+        joined: (j,) keys of the rows that are among the best of a leg.
+        cosines: (h,) of the best by meaning, descending; all of them are joined.
+        fusion: How the legs are joined.
+        lexical_weight: The share of words.
+    """
+
+    ranking: Ranking
+    joined: NDArray[np.int64]
+    cosines: NDArray[np.float32]
+    fusion: Fusion
+    lexical_weight: float
+
+    def by_meaning(
+        self, cosines: NDArray[np.floating], ranks: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Fused scores (n,) of rows that are not joined, of which only the meaning counts."""
+        none = np.full(len(cosines) + 1, np.nan)
+        if self.fusion == "ranks":
+            return reciprocal_rank_fusion(ranks, none[1:], lexical_weight=self.lexical_weight)
+        with_best = np.append(cosines, self.cosines[:1])  # scores are relative to the best
+        return score_fusion(with_best, none, lexical_weight=self.lexical_weight)[: len(cosines)]
 
 
 def hybrid_ranking(
@@ -58,10 +88,28 @@ def hybrid_ranking(
     Raises:
         NoWordIndexError: If the store has no word index.
     """
+    wanted = options.offset + options.top_k
+    return fuse(reading, view, words, text, embedding, options, matching, wanted).ranking
+
+
+def fuse(
+    reading: StoreReading,
+    view: View,
+    words: WordSearch,
+    text: str,
+    embedding: NDArray[np.float32],
+    options: SearchOptions,
+    matching: Matching | None,
+    wanted: int = LEG_DEPTH,
+) -> Fused:
+    """Fuse both legs; the first `wanted` rows of the ranking are then the best of all.
+
+    Raises:
+        NoWordIndexError: If the store has no word index.
+    """
     query = words.query(reading, text)
     allowed = view.keys_of(matching) if matching else None
     lexical = words.best(reading, query, LEG_DEPTH, allowed=allowed)
-    wanted = options.offset + options.top_k
     # deeper down a row that words have found may rank lower than by meaning, so more are needed
     wanted = LEG_DEPTH if wanted <= LEG_DEPTH else wanted + len(lexical.keys)
     near, near_keys = view.nearest(reading, embedding, wanted, matching)
@@ -90,13 +138,16 @@ def hybrid_ranking(
     else:
         fused = score_fusion(dense, bm25, lexical_weight=weight)
     order = np.lexsort((keys, -fused))
-    return Ranking(
-        fused[order],
-        keys[order],
-        {
-            "dense": _leg(keys, dense, dense_ranks),
-            "lexical": _leg(keys, bm25, lexical_ranks),
-        },
+    legs: dict[Mode, dict[int, LegScore]] = {
+        "dense": told(keys, dense, dense_ranks),
+        "lexical": told(keys, bm25, lexical_ranks),
+    }
+    return Fused(
+        Ranking(fused[order], keys[order], legs),
+        keys[:joined],
+        near[:head],
+        options.fusion,
+        weight,
     )
 
 
@@ -123,9 +174,10 @@ def _looked_up(keys: NDArray[np.int64], values: Mapping[int, float]) -> NDArray[
     return np.array([values.get(key, np.nan) for key in keys.tolist()], np.float64)
 
 
-def _leg(
-    keys: NDArray[np.int64], scores: NDArray[np.float64], ranks: NDArray[np.float64]
+def told(
+    keys: NDArray[np.int64], scores: NDArray[np.floating], ranks: NDArray[np.float64]
 ) -> dict[int, LegScore]:
+    """What a leg says of each key: its score and its rank, NaN where there is none."""
     return {
         key: LegScore(None if np.isnan(score) else score, None if np.isnan(rank) else int(rank))
         for key, score, rank in zip(keys.tolist(), scores.tolist(), ranks.tolist(), strict=True)

@@ -18,6 +18,7 @@ DEFAULT_LEXICAL_WEIGHT = 0.15
 DEFAULT_RERANK = 50
 MAX_RERANK = 200
 """Each candidate costs a run of the reranker's whole graph."""
+MAX_GROUP_SIZE = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +35,14 @@ class SearchOptions:
         explain: Whether each hit tells its score and rank in each leg.
         highlight: Whether each hit tells where words of the query stand in its text.
         filter: Search only among the documents that pass; see `parse_filter`.
+        group_by: Field whose values make groups: `top_k` and `offset` count groups, and each gives
+            its best documents. A document without the field is a group of its own.
+        group_size: Hits of each group, at most `MAX_GROUP_SIZE`.
+        collapse: Leave out a document whose cosine with a better one that is listed is this or
+            more; see `lamina_index.grouping`.
         facets: Fields whose values are counted over all documents that pass the filter.
         rerank: So many of the best candidates are put in a reranker's order, at most `MAX_RERANK`;
-            None leaves that out.
+            None leaves that out. With groups of one hit each, their best hits are.
 
     Raises:
         ValueError: If a number is out of range, or `min_score` is given for another mode.
@@ -53,6 +59,9 @@ class SearchOptions:
     explain: bool = False
     highlight: bool = False
     rerank: int | None = None
+    group_by: str | None = None
+    group_size: int = 1
+    collapse: float | None = None
 
     def __post_init__(self) -> None:
         if self.top_k < 1 or self.offset < 0:
@@ -64,6 +73,14 @@ class SearchOptions:
             raise ValueError(f"min_score is a cosine and goes with dense search, not {self.mode}")
         if self.rerank is not None and not 1 <= self.rerank <= MAX_RERANK:
             raise ValueError(f"rerank is {self.rerank}, expected 1 to {MAX_RERANK}")
+        if self.rerank is not None and self.group_size > 1:
+            raise ValueError("rerank goes with a group_size of 1")
+        if not 1 <= self.group_size <= MAX_GROUP_SIZE:
+            raise ValueError(f"group_size is {self.group_size}, expected 1 to {MAX_GROUP_SIZE}")
+        if self.group_size > 1 and self.group_by is None:
+            raise ValueError("group_size goes with group_by")
+        if self.collapse is not None and not 0 < self.collapse <= 1:
+            raise ValueError(f"collapse is {self.collapse}, expected more than 0 and at most 1")
         if not 0 <= self.lexical_weight < 1:
             raise ValueError(f"lexical_weight is {self.lexical_weight}, expected 0 to less than 1")
 

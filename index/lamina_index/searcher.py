@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lamina_index.collection import open_collection
-from lamina_index.errors import BlankTextError, DamagedError
-from lamina_index.manifest import CollectionManifest, FieldType
+from lamina_index.errors import BlankTextError, DamagedError, DocumentNotFoundError
+from lamina_index.manifest import PARENT_FIELD, CollectionManifest, FieldType
 from lamina_index.query_encoding import EncodedQuery, check_encoder, encode_queries
 from lamina_index.reranking import first_stage, reranked
 from lamina_index.runtime import available_threads
@@ -119,6 +119,7 @@ class Searcher:
             BlankTextError: If the query has no token left after normalisation.
             EncoderOutputError: If the encoder gave no finite vector.
             FilterError: If a field that the filter names has changed its type.
+            GroupFieldError: If the documents cannot be grouped by the field.
             NoWordIndexError: If words are to be searched and the collection has no word index.
             ValueError: If there is no encoder, which a lexical search does not need, or no
                 reranker where one is asked for.
@@ -150,7 +151,7 @@ class Searcher:
         """Search with a query that this collection's encoder has encoded.
 
         Raises:
-            BlankTextError, FilterError, NoWordIndexError: As `search`.
+            BlankTextError, FilterError, GroupFieldError, NoWordIndexError: As `search`.
         """
         if options.mode == "lexical":
             return self._search_words(query.text, options)
@@ -177,8 +178,7 @@ class Searcher:
             ValueError: If the vector is of another dimension, zero or not finite, or something is
                 asked for that needs the words of a query.
         """
-        if options.mode != "dense" or options.highlight or options.rerank:
-            raise ValueError("a vector has no words; search, highlight and rerank by a text")
+        _check_wordless(options)
         vector = np.asarray(embedding, dtype=np.float64)
         if vector.ndim != 1:
             raise ValueError(f"the vector has shape {vector.shape}, expected one dimension")
@@ -187,6 +187,37 @@ class Searcher:
             raise ValueError("the vector is zero or not finite, so it has no direction")
         unit = unit_rows(vector[np.newaxis] / length, dimension=self.manifest.dimension)
         return self._search(options, "", unit[0])
+
+    def similar(
+        self,
+        document_id: str,
+        options: SearchOptions = DEFAULT_OPTIONS,
+        *,
+        own_parts: bool = False,
+    ) -> SearchResult:
+        """Find the documents nearest to a stored one, which is itself left out; no encoder runs.
+
+        Args:
+            document_id: Its id.
+            options: As for `search`; totals and facets do not count what is left out either.
+            own_parts: Whether parts of the same document may be found, where texts are split.
+
+        Raises:
+            DocumentNotFoundError: If no document has the id.
+            FilterError, GroupFieldError: As `search`.
+            ValueError: If something is asked for that needs the words of a query.
+        """
+        _check_wordless(options)
+        with self._viewing() as (reading, view):
+            document = reading.get(document_id)
+            if document is None:
+                raise DocumentNotFoundError(f"{self.folder} has no document {document_id!r}")
+            _, rows = reading.vectors([document.key])
+            split = self.manifest.chunking is not None and PARENT_FIELD in self.fields
+            question = Question(
+                "", rows[0], options, document.key, besides_parts=split and not own_parts
+            )
+            return answer(question, reading, view, self._words, self.fields)
 
     @property
     def dimension(self) -> int:
@@ -326,3 +357,8 @@ class Searcher:
             if newer is not None:
                 self._view = newer
             return newer
+
+
+def _check_wordless(options: SearchOptions) -> None:
+    if options.mode != "dense" or options.highlight or options.rerank:
+        raise ValueError("a vector has no words; search, highlight and rerank by a text")

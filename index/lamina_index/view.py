@@ -151,6 +151,29 @@ class View:
         held = self.snapshot.index.count if self.snapshot else 0
         return held - len(self.dead) + len(self.delta_keys)
 
+    @property
+    def every(self) -> Matching:
+        """All rows that a search can return, as a filter that all pass would give them."""
+        held = self.snapshot.index.count if self.snapshot else 0
+        return Matching.every(held, self.dead, len(self.delta_keys))
+
+    def places(self, keys: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+        """Where rows of this view are: whether in the delta, and at which position, (n,) each."""
+        newer = among(keys, self.delta_keys)
+        places = np.searchsorted(self.delta_keys, keys)
+        if self.snapshot is not None:
+            places = np.where(newer, places, np.searchsorted(self.snapshot.keys, keys))
+        return newer, places
+
+    def rows(self, keys: NDArray[np.int64]) -> Matching:
+        """The rows of some keys, as a filter that they alone pass would give them."""
+        newer, places = self.places(keys)
+        held = np.zeros(self.snapshot.index.count if self.snapshot else 0, np.bool_)
+        delta = np.zeros(len(self.delta_keys), np.bool_)
+        held[places[~newer]] = True
+        delta[places[newer]] = True
+        return Matching.rows(held, delta)
+
     def keys_of(self, matching: Matching) -> NDArray[np.int64]:
         """Keys (n,) of the rows that pass a filter."""
         held = self.snapshot.keys[matching.held] if self.snapshot else np.empty(0, np.int64)
@@ -187,7 +210,7 @@ class View:
                 return self._scan(reading, query, wanted, matching)
             scores = exact_scores(rows, query)
             best = np.argsort(-scores, kind="stable")
-            if not self._is_exact:
+            if not self.is_exact:
                 best_rows = scores[best], keys[best], rows[best]
                 return self._with_twins(reading, *best_rows, wanted, matching)
             cut = rough[order[best[wanted - 1]]]
@@ -196,7 +219,8 @@ class View:
             width *= 4
 
     @property
-    def _is_exact(self) -> bool:
+    def is_exact(self) -> bool:
+        """Whether every row is compared at full precision, so that none is missed."""
         return self.snapshot is None or self.snapshot.index.exact
 
     def _candidates(

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,9 @@ from lamina_index.field_columns import ColumnsBuilder, FieldColumns
 from lamina_index.manifest import FieldType, Metadata
 from lamina_index.store import DocumentStore
 from lamina_index.store_reading import StoredDocument, StoreReading
+
+if TYPE_CHECKING:
+    from lamina_index.group_codes import GroupCodes
 
 _BATCH = 4096
 
@@ -49,11 +53,13 @@ class RowColumns:
         fields: The types that they were made with.
         held: Of the snapshot's rows, by position.
         segments: Of the delta's rows, and perhaps of some that have gone since.
+        group_codes: By field, kept for the next search of the same generation.
     """
 
     fields: dict[str, FieldType]
     held: FieldColumns
     segments: tuple[Segment, ...]
+    group_codes: dict[str, GroupCodes] = field(default_factory=dict, compare=False, repr=False)
 
 
 class ViewColumns:

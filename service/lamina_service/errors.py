@@ -123,6 +123,7 @@ REQUEST_PROBLEMS: dict[type[LaminaError], Problem] = {
     index.CollectionExistsError: Problem(409, "collection-exists", "Collection exists"),
     index.DamagedError: Problem(503, "collection-damaged", "Damaged collection"),
     index.FilterError: Problem(422, "invalid-filter", "Filter does not fit"),
+    index.GroupFieldError: Problem(422, "invalid-group-by", "Field cannot be grouped by"),
     index.NoWordIndexError: Problem(409, "no-word-index", "Words cannot be searched yet"),
     index.DocumentNotFoundError: Problem(404, "document-not-found", "No such document"),
     index.StorageFullError: Problem(507, "storage-full", "No space left"),

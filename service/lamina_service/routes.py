@@ -8,7 +8,6 @@ from operator import methodcaller
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from lamina_index.errors import DocumentNotFoundError
 from lamina_service.catalog import Catalog
 from lamina_service.direct_route import ReadRoute, json_response
 from lamina_service.openapi import BEARER, problems
@@ -19,9 +18,12 @@ from lamina_service.search_schemas import (
     SearchParameters,
     SearchReply,
     SearchRequest,
+    SimilarRequest,
 )
-from lamina_service.searching import SearchJob, answers_of
+from lamina_service.searching import SearchJob, answers_of, document_not_found
 from lamina_service.service import Service
+
+_ANY_SIMILAR = SimilarRequest.model_validate({})
 
 router = APIRouter(prefix="/v1", route_class=ReadRoute, dependencies=[BEARER])
 
@@ -70,6 +72,22 @@ async def search_batch(request: Request, collection: str, body: BatchRequest) ->
     return json_response({"results": [orjson.Fragment(answer.body) for answer in answers]})
 
 
+@router.post(
+    "/collections/{collection}/similar/{document_id:path}",
+    tags=["search"],
+    response_model=SearchReply,
+    responses=problems(404, 409, 413, 415, 422, 429, 507),
+)
+async def search_similar(
+    request: Request, collection: str, document_id: str, body: SimilarRequest = _ANY_SIMILAR
+) -> Response:
+    """Find the documents nearest to a stored one; its id may hold slashes, quoted or not."""
+    service: Service = request.app.state.service
+    job = SearchJob.checked(service, collection, body, document_id=document_id)
+    answers = await answers_of([job])
+    return answers[0].response()
+
+
 @router.get(
     "/collections/{collection}/documents/{document_id:path}",
     tags=["documents"],
@@ -83,7 +101,7 @@ async def get_document(request: Request, collection: str, document_id: str) -> R
     read = partial(service.catalog.using, collection)
     found = await service.reads.run(read, methodcaller("get", document_id))
     if found is None:
-        raise DocumentNotFoundError(f"collection {collection!r} has no document {document_id!r}")
+        raise document_not_found(collection, document_id)
     return json_response({"id": found.id, "text": found.text, "metadata": found.metadata})
 
 

@@ -17,10 +17,11 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from lamina_index.manifest import Metadata
+from lamina_index.manifest import Metadata, MetadataValue
 from lamina_index.search_options import (
     DEFAULT_FUSION,
     DEFAULT_LEXICAL_WEIGHT,
+    MAX_GROUP_SIZE,
     MAX_RERANK,
     Fusion,
     Mode,
@@ -67,6 +68,10 @@ Offset = Annotated[
 ]
 Vector = Annotated[list[FiniteFloat], Field(min_length=1, max_length=MAX_DIMENSION)]
 MinScore = Annotated[FiniteFloat, Field(ge=-1, le=1)]
+GroupSize = Annotated[
+    int, Field(ge=1, le=MAX_GROUP_SIZE), BeforeValidator(partial(_check_range, 1, MAX_GROUP_SIZE))
+]
+Collapse = Annotated[FiniteFloat, Field(gt=0, le=1)]
 LexicalWeight = Annotated[FiniteFloat, Field(ge=0, lt=1)]
 Rerank = Annotated[
     int, Field(ge=1, le=MAX_RERANK), BeforeValidator(partial(_check_range, 1, MAX_RERANK))
@@ -74,7 +79,7 @@ Rerank = Annotated[
 FieldNames = Annotated[list[str], Field(max_length=MAX_FIELDS)]
 FacetNames = Annotated[list[str], Field(max_length=MAX_FACETS)]
 
-_WINDOW = "how many hits to pass over; offset + top_k may not exceed 10000"
+_WINDOW = "how many hits, or groups, to pass over; offset + top_k may not exceed 10000"
 _FIELDS = "metadata fields to return; by default all"
 _MIN_SCORE = "leave out hits of a lower cosine; for mode `dense` only"
 _FILTER = "search only among the documents that pass; docs/api.md has the operators"
@@ -85,9 +90,56 @@ _LEXICAL_WEIGHT = "share that words have in a hybrid search; meaning has the res
 _EXPLAIN = "tell each hit's score and rank in each leg of the search"
 _HIGHLIGHT = "tell where words of the query stand in each hit's text"
 _RERANK = "put so many of the best hits in the order of the service's reranker; none by default"
+_GROUP_BY = "field with one value a document: hits are the best of each value, `top_k` of them"
+_GROUP_SIZE = "hits of each group; with top_k at most 1000 together"
+_COLLAPSE = "leave out a hit whose cosine with a better one is this or more"
 
 
-class SearchRequest(Request):
+class Wanted(Request):
+    """What to return of what is found."""
+
+    top_k: TopK = 10
+    offset: Offset = Field(0, description=_WINDOW)
+    fields: FieldNames | None = Field(None, description=_FIELDS)
+    min_score: MinScore | None = Field(None, description=_MIN_SCORE)
+    filter: dict[str, Any] | None = Field(
+        None, description=_FILTER, examples=[{"kind": "class", "year": {"$gte": 2000}}]
+    )
+    facets: FacetNames | None = Field(None, description=_FACETS)
+    group_by: str | None = Field(None, description=_GROUP_BY)
+    group_size: GroupSize = Field(1, description=_GROUP_SIZE)
+    collapse: Collapse | None = Field(None, description=_COLLAPSE)
+    explain: bool = Field(False, description=_EXPLAIN)
+
+    @model_validator(mode="after")
+    def _check_numbers(self) -> Self:
+        if (last := self.offset + self.top_k) > MAX_WINDOW:
+            raise PydanticCustomError("window", f"offset + top_k is {last}, expected at most 10000")
+        if self.group_size > 1 and self.group_by is None:
+            raise PydanticCustomError("group_size", "group_size goes with group_by")
+        if self.hits > MAX_TOP_K:
+            raise PydanticCustomError(
+                "hits", f"top_k times group_size is {self.hits}, expected at most {MAX_TOP_K}"
+            )
+        return self
+
+    @property
+    def hits(self) -> int:
+        """Most hits that the reply can have."""
+        return self.top_k * self.group_size
+
+
+class SimilarRequest(Wanted):
+    """What to return of the documents that are near a stored one."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"top_k": 3}]})
+
+    own_parts: bool = Field(
+        False, description="where texts are split: whether parts of the same document may be found"
+    )
+
+
+class SearchRequest(Wanted):
     """What to search for, as a text or as a vector, and what to return of it."""
 
     model_config = ConfigDict(
@@ -103,18 +155,9 @@ class SearchRequest(Request):
         description="of the collection's dimension, not all zero; it is normalised",
         json_schema_extra=_never_null,
     )
-    top_k: TopK = 10
-    offset: Offset = Field(0, description=_WINDOW)
-    fields: FieldNames | None = Field(None, description=_FIELDS)
-    min_score: MinScore | None = Field(None, description=_MIN_SCORE)
-    filter: dict[str, Any] | None = Field(
-        None, description=_FILTER, examples=[{"kind": "class", "year": {"$gte": 2000}}]
-    )
-    facets: FacetNames | None = Field(None, description=_FACETS)
     mode: Mode = Field("dense", description=_MODE)
     fusion: Fusion = Field(DEFAULT_FUSION, description=_FUSION)
     lexical_weight: LexicalWeight = Field(DEFAULT_LEXICAL_WEIGHT, description=_LEXICAL_WEIGHT)
-    explain: bool = Field(False, description=_EXPLAIN)
     highlight: bool = Field(False, description=_HIGHLIGHT)
     rerank: Rerank | None = Field(None, description=_RERANK)
 
@@ -122,11 +165,11 @@ class SearchRequest(Request):
     def _check(self) -> Self:
         if (self.query is None) == (self.vector is None) or self._has_null:
             raise PydanticCustomError("one_of", "expected either a query or a vector")
-        if (last := self.offset + self.top_k) > MAX_WINDOW:
-            raise PydanticCustomError("window", f"offset + top_k is {last}, expected at most 10000")
         needs_words = self.mode != "dense" or self.highlight or self.rerank is not None
         if self.vector is not None and needs_words:
             raise PydanticCustomError("no_words", "a vector has no words; send a query")
+        if self.rerank is not None and self.group_size > 1:
+            raise PydanticCustomError("rerank", "rerank goes with a group_size of 1")
         if self.min_score is not None and self.mode != "dense":
             raise PydanticCustomError("min_score", "min_score goes with mode dense only")
         return self
@@ -160,6 +203,11 @@ class SearchParameters(BaseModel):
     rerank: Annotated[Rerank, BeforeValidator(_from_digits)] | None = Field(
         None, description=_RERANK
     )
+    group_by: str | None = Field(None, description=_GROUP_BY)
+    group_size: Annotated[GroupSize, BeforeValidator(_from_digits)] = Field(
+        1, description=_GROUP_SIZE
+    )
+    collapse: Collapse | None = Field(None, description=_COLLAPSE)
 
     def as_request(self) -> SearchRequest:
         """Give the body that asks the same."""
@@ -168,9 +216,9 @@ class SearchParameters(BaseModel):
 
 def _check_total(searches: list[SearchRequest]) -> list[SearchRequest]:
     """Bound the reply, which is held in memory whole before it is sent, and the work."""
-    if (total := sum(search.top_k for search in searches)) > MAX_WINDOW:
+    if (total := sum(search.hits for search in searches)) > MAX_WINDOW:
         raise PydanticCustomError(
-            "total", f"their top_k add up to {total}, expected at most {MAX_WINDOW}"
+            "total", f"they ask for up to {total} hits, expected at most {MAX_WINDOW}"
         )
     if (total := sum(search.rerank or 0 for search in searches)) > MAX_BATCH_RERANK:
         raise PydanticCustomError(
@@ -184,7 +232,7 @@ class BatchRequest(Request):
 
     searches: Annotated[
         list[SearchRequest],
-        Field(min_length=1, description="their top_k may add up to 10000, their rerank to 1000"),
+        Field(min_length=1, description="their hits may add up to 10000, their rerank to 1000"),
         AfterValidator(_check_total),
     ]
 
@@ -220,6 +268,13 @@ class Explanation(Reply):
     rerank: LegScore | None = None
 
 
+class Duplicates(Reply):
+    """What was left out in favour of a hit, of what was looked at."""
+
+    count: int
+    ids: list[str] = Field(description="of the ten best of them")
+
+
 class Hit(Reply):
     """One result."""
 
@@ -229,7 +284,9 @@ class Hit(Reply):
         "were reranked the reranker's, and the hits behind them keep their own"
     )
     scores: Scores
-    rank: int = Field(description="1 for the best of all, so counting from before `offset`")
+    rank: int = Field(
+        description="1 for the best of all, so counting from before `offset`; that of the group"
+    )
     text: str
     metadata: Metadata
     explanation: Explanation | None = Field(None, description="if asked for with `explain`")
@@ -238,6 +295,10 @@ class Hit(Reply):
         description="if asked for with `highlight`: first character of each word of the query, "
         "and the one after its last, in code points of `text`",
     )
+    group: MetadataValue | None = Field(
+        None, description="with `group_by`: the field's value; null where the document has none"
+    )
+    duplicates: Duplicates | None = Field(None, description="with `collapse`")
 
 
 class Took(Reply):
@@ -278,6 +339,9 @@ class SearchReply(Reply):
     collection: str = Field(description="that was searched: where an alias led")
     hits: list[Hit]
     total: int = Field(description="documents that pass the filter; all where there is none")
+    total_groups: int | None = Field(
+        None, description="with `group_by`: groups that those documents make"
+    )
     facets: dict[str, Facet] = Field(description="by field, those that were asked for")
     top_k: int
     offset: int

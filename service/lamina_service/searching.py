@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,14 @@ import orjson
 from fastapi import Response
 from numpy.typing import NDArray
 
-from lamina_index.errors import BlankTextError, EncoderOutputError
+from lamina_index.errors import (
+    BlankTextError,
+    DocumentNotFoundError,
+    EncoderOutputError,
+    GroupFieldError,
+)
 from lamina_index.filters import parse_filter
+from lamina_index.group_codes import check_group_field
 from lamina_index.hits import Hit
 from lamina_index.manifest import FieldType
 from lamina_index.matching import Facet
@@ -22,7 +28,7 @@ from lamina_index.search_options import SearchOptions
 from lamina_index.search_stages import SearchResult
 from lamina_index.searcher import Searcher
 from lamina_service.errors import InvalidRequestError
-from lamina_service.search_schemas import SearchRequest
+from lamina_service.search_schemas import SearchRequest, SimilarRequest
 from lamina_service.service import Service
 
 STAGES = ("queue", "encode", "search", "fetch")
@@ -51,21 +57,29 @@ class SearchJob:
     Attributes:
         collection: Its name or an alias.
         vector: (D,) of any length but zero, where the request has one.
+        document_id: Of the stored document that similar ones are wanted of.
         options: What is asked for beside query or vector.
         part: Which part of a batch this is, such as `searches[3].`; empty for a search alone.
     """
 
     service: Service
     collection: str
-    request: SearchRequest
+    request: SearchRequest | SimilarRequest
     vector: NDArray[np.float64] | None
     options: SearchOptions
     part: str
     queued_at: float
+    document_id: str | None = None
 
     @classmethod
     def checked(
-        cls, service: Service, collection: str, request: SearchRequest, part: str = ""
+        cls,
+        service: Service,
+        collection: str,
+        request: SearchRequest | SimilarRequest,
+        part: str = "",
+        *,
+        document_id: str | None = None,
     ) -> SearchJob:
         """Check what can be told without searching.
 
@@ -75,15 +89,29 @@ class SearchJob:
             FilterError: If the filter does not.
         """
         searcher = service.catalog.get(collection)
-        service.check_text(f"{part}query", request.query)
-        service.check_rerank(f"{part}rerank", request.rerank)
         _check_names(f"{part}fields", request.fields, searcher.fields)
         _check_names(f"{part}facets", request.facets, searcher.fields)
+        if request.group_by is not None:
+            _check_group(f"{part}group_by", request.group_by, searcher.fields)
         vector = None
-        if request.vector is not None:
-            vector = _direction(f"{part}vector", request.vector, searcher.dimension)
+        if isinstance(request, SearchRequest):
+            service.check_text(f"{part}query", request.query)
+            service.check_rerank(f"{part}rerank", request.rerank)
+            if request.vector is not None:
+                vector = _direction(f"{part}vector", request.vector, searcher.dimension)
         options = _options(request, searcher.fields, part)
-        return cls(service, collection, request, vector, options, part, time.perf_counter())
+        queued_at = time.perf_counter()
+        return cls(service, collection, request, vector, options, part, queued_at, document_id)
+
+    @property
+    def text(self) -> str | None:
+        """The query, where there is one."""
+        return self.request.query if isinstance(self.request, SearchRequest) else None
+
+    @property
+    def needs_encoder(self) -> bool:
+        """Whether the query is to be encoded before the search."""
+        return self.text is not None and self.options.mode != "lexical"
 
     @property
     def texts(self) -> int:
@@ -91,7 +119,7 @@ class SearchJob:
         return 1 + (self.options.rerank or 0)
 
     def answer(self, query: EncodedQuery | None) -> Answer:
-        """Search by the query, or without one by the vector or by words, and write the reply."""
+        """Search by the encoded query, or by what needs none, and write the reply."""
         began = time.perf_counter()
         encoding = query.seconds if query else 0.0
         try:
@@ -108,8 +136,9 @@ class SearchJob:
         took["total"] = round((time.perf_counter() - self.queued_at) * 1000, 3)
         reply: dict[str, Any] = {
             "collection": collection,
-            "hits": [_hit(hit, self.request.fields) for hit in result.hits],
+            "hits": [_hit(hit, self.request) for hit in result.hits],
             "total": result.total,
+            **({} if result.total_groups is None else {"total_groups": result.total_groups}),
             "facets": {name: _facet(facet) for name, facet in result.facets.items()},
             "top_k": self.request.top_k,
             "offset": self.request.offset,
@@ -124,9 +153,15 @@ class SearchJob:
     def _search(self, query: EncodedQuery | None, searcher: Searcher) -> SearchResult:
         if query is not None:
             return searcher.search_encoded(query, self.options)
-        if self.vector is None:  # by words alone, which need no encoder
+        if self.vector is not None:
+            return searcher.search_embedding(self.vector, self.options)
+        if isinstance(self.request, SearchRequest):  # by words alone
             return searcher.search(self.request.query or "", self.options)
-        return searcher.search_embedding(self.vector, self.options)
+        own_parts = self.request.own_parts
+        try:
+            return searcher.similar(self.document_id or "", self.options, own_parts=own_parts)
+        except DocumentNotFoundError as error:  # which names the folder
+            raise document_not_found(self.collection, self.document_id or "") from error
 
 
 async def answers_of(jobs: Sequence[SearchJob]) -> list[Answer]:
@@ -165,10 +200,8 @@ def answer_together(jobs: Sequence[SearchJob]) -> Iterator[Answer | Exception]:
 def _encoded(jobs: Sequence[SearchJob]) -> list[EncodedQuery | Exception | None]:
     """For each job its query, None where it needs none, or why its query has no embedding."""
     found: list[EncodedQuery | Exception | None] = [None] * len(jobs)
-    waiting = [
-        n for n, job in enumerate(jobs) if job.vector is None and job.options.mode != "lexical"
-    ]
-    texts = [jobs[n].request.query or "" for n in waiting]
+    waiting = [n for n, job in enumerate(jobs) if job.needs_encoder]
+    texts = [jobs[n].text or "" for n in waiting]
     try:
         queries = encode_queries(jobs[0].service.encoder, texts) if texts else []
     except Exception as error:  # noqa: BLE001 - given to the job whose it is
@@ -182,19 +215,34 @@ def _encoded(jobs: Sequence[SearchJob]) -> list[EncodedQuery | Exception | None]
     return found
 
 
-def _options(request: SearchRequest, fields: Mapping[str, FieldType], part: str) -> SearchOptions:
+def document_not_found(collection: str, document_id: str) -> DocumentNotFoundError:
+    """The error for an id that no document of a collection has."""
+    return DocumentNotFoundError(f"collection {collection!r} has no document {document_id!r}")
+
+
+def _options(
+    request: SearchRequest | SimilarRequest, fields: Mapping[str, FieldType], part: str
+) -> SearchOptions:
     """Take from a request what is asked for beside query or vector."""
     wanted = request.filter
-    return SearchOptions(
+    options = SearchOptions(
         top_k=request.top_k,
         offset=request.offset,
         min_score=request.min_score,
         filter=None if wanted is None else parse_filter(wanted, fields, path=f"{part}filter"),
         facets=tuple(request.facets or ()),
+        group_by=request.group_by,
+        group_size=request.group_size,
+        collapse=request.collapse,
+        explain=request.explain,
+    )
+    if isinstance(request, SimilarRequest):
+        return options
+    return replace(
+        options,
         mode=request.mode,
         fusion=request.fusion,
         lexical_weight=request.lexical_weight,
-        explain=request.explain,
         highlight=request.highlight,
         rerank=request.rerank,
     )
@@ -211,15 +259,27 @@ def _check_names(field: str, names: Sequence[str] | None, fields: Mapping[str, F
         raise InvalidRequestError(field, f"no such metadata: {min(unknown)!r}; there is: {known}")
 
 
+def _check_group(field: str, name: str, fields: Mapping[str, FieldType]) -> None:
+    """Refuse a field that cannot be grouped by.
+
+    Raises:
+        InvalidRequestError: Saying why.
+    """
+    try:
+        check_group_field(name, fields)
+    except GroupFieldError as error:
+        raise InvalidRequestError(field, str(error)) from error
+
+
 def _facet(facet: Facet) -> dict[str, Any]:
     values = [{"value": value, "count": count} for value, count in facet.values]
     return {"values": values, "others": facet.others}
 
 
-def _hit(hit: Hit, fields: list[str] | None) -> dict[str, Any]:
+def _hit(hit: Hit, request: SearchRequest | SimilarRequest) -> dict[str, Any]:
     metadata = hit.metadata
-    if fields is not None:
-        metadata = {name: metadata[name] for name in fields if name in metadata}
+    if request.fields is not None:
+        metadata = {name: metadata[name] for name in request.fields if name in metadata}
     written: dict[str, Any] = {
         "id": hit.id,
         "score": hit.score,
@@ -232,6 +292,10 @@ def _hit(hit: Hit, fields: list[str] | None) -> dict[str, Any]:
         written["explanation"] = hit.explanation
     if hit.highlights is not None:
         written["highlights"] = hit.highlights
+    if request.group_by is not None:
+        written["group"] = hit.group
+    if hit.duplicates is not None:
+        written["duplicates"] = hit.duplicates
     return written
 
 

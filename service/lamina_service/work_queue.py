@@ -69,7 +69,8 @@ class WorkQueue:
     A request is admitted, whole, while items of less than `capacity` in weight wait or run; an item
     weighs 1 unless told otherwise. So never more than `capacity - 1` and the largest request do,
     and what is admitted waits for a bounded time. Requests take turns item by item: one with a
-    hundred texts does not hold up one with a single query. `map`, `map_together` and `run` belong to the event loop's thread.
+    hundred texts does not hold up one with a single query. `map`, `map_together` and `run` belong
+    to the event loop's thread.
     """
 
     def __init__(

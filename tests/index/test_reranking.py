@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -212,3 +213,25 @@ def test_what_cannot_be_reranked_is_refused(searcher: Searcher, word_encoder: An
         pytest.raises(ValueError, match="opened without a reranker"),
     ):
         without.search(QUERY, SearchOptions(rerank=10))
+
+
+def test_of_groups_the_best_hits_are_reranked(searcher: Searcher) -> None:
+    grouped = SearchOptions(group_by="kind", top_k=2)
+    before = {hit.id for hit in searcher.search(QUERY, grouped).hits}
+    found = searcher.search(QUERY, replace(grouped, rerank=DEPTH)).hits
+    assert {hit.id for hit in found} == before
+    assert sorted(str(hit.group) for hit in found) == ["even", "odd"]
+    assert [hit.rank for hit in found] == [1, 2]
+    assert found[0].score >= found[1].score
+    with pytest.raises(ValueError, match="rerank goes with a group_size of 1"):
+        replace(grouped, group_size=2, rerank=DEPTH)
+
+
+def test_what_is_folded_away_is_no_candidate(searcher: Searcher) -> None:
+    folded = SearchOptions(collapse=0.7, top_k=COUNT)
+    before = {hit.id for hit in searcher.search(QUERY, folded).hits}
+    assert len(before) < COUNT
+    found = searcher.search(QUERY, replace(folded, rerank=200))
+    assert {hit.id for hit in found.hits} == before
+    assert found.reranking is not None
+    assert found.reranking.candidates == len(before)

@@ -342,7 +342,7 @@ def test_a_batch_whose_hits_would_be_too_many_is_refused(service: Any) -> None:
     body["searches"].append({"query": "cats", "top_k": 1})
     refused = service.client.post(f"{SEARCH}/batch", json=body)
     assert refused.status_code == 422
-    told = "their top_k add up to 10001, expected at most 10000"
+    told = "they ask for up to 10001 hits, expected at most 10000"
     assert refused.json()["errors"] == [{"field": "searches", "message": told}]
 
 

@@ -13,6 +13,7 @@ from lamina_index.search_options import (
     DEFAULT_FUSION,
     DEFAULT_LEXICAL_WEIGHT,
     DEFAULT_RERANK,
+    MAX_GROUP_SIZE,
     MAX_RERANK,
     SearchOptions,
 )
@@ -28,7 +29,11 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command()
 def search(
     collection: Annotated[Path, typer.Argument(help="Folder of a collection.")],
-    query: Annotated[list[str], typer.Argument(help="What to look for.")],
+    query: Annotated[list[str] | None, typer.Argument(help="What to look for.")] = None,
+    similar: Annotated[
+        str | None,
+        typer.Option(help="Instead of a query: id of a stored document to find similar ones to."),
+    ] = None,
     top_k: Annotated[
         int, typer.Option("--top-k", "-k", min=1, max=1000, help="How many hits at most.")
     ] = 10,
@@ -61,6 +66,19 @@ def search(
     depth: Annotated[
         int, typer.Option(min=1, max=MAX_RERANK, help="How many hits it puts in order.")
     ] = DEFAULT_RERANK,
+    group_by: Annotated[
+        str | None, typer.Option(help="Field of which each value gives its best documents.")
+    ] = None,
+    group_size: Annotated[
+        int, typer.Option(min=1, max=MAX_GROUP_SIZE, help="How many documents each value gives.")
+    ] = 1,
+    collapse: Annotated[
+        float | None,
+        typer.Option(
+            help="Leave out a document whose cosine with a better one is this or more.",
+            show_default=False,
+        ),
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show each hit's score and rank in each leg.")
     ] = False,
@@ -70,32 +88,49 @@ def search(
     from lamina_index.encoder import OnnxEncoder
     from lamina_index.searcher import Searcher
 
-    options = SearchOptions(
-        top_k=top_k,
-        mode=mode,
-        fusion=fusion,
-        lexical_weight=lexical_weight,
-        explain=explain,
-        highlight=json,
-        rerank=None if rerank is None else depth,
-    )
+    if (query is None) == (similar is None):
+        raise typer.BadParameter("expected either a query or --similar")
+    try:
+        options = SearchOptions(
+            top_k=top_k,
+            mode=mode,
+            fusion=fusion,
+            lexical_weight=lexical_weight,
+            group_by=group_by,
+            group_size=group_size,
+            collapse=collapse,
+            explain=explain,
+            highlight=json and similar is None,
+            rerank=None if rerank is None else depth,
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    if similar is not None and mode != "dense":
+        raise typer.BadParameter("--similar goes by meaning, so with --mode dense only")
+    if similar is not None and rerank is not None:
+        raise typer.BadParameter("--rerank reads a query, and does not go with --similar")
     reranker = None
     if rerank is not None:
         from lamina_index.reranker import OnnxReranker
 
         reranker = OnnxReranker.load(rerank)
-    loaded = None if mode == "lexical" else OnnxEncoder.load(encoder, precision=precision)
-    text = " ".join(query)
+    needs_encoder = similar is None and mode != "lexical"
+    loaded = OnnxEncoder.load(encoder, precision=precision) if needs_encoder else None
+    text = " ".join(query or ())
     with Searcher.open(collection, loaded, reranker) as searcher:
         if filter is not None:
             options = replace(options, filter=_filter(filter, searcher.fields))
-        result = searcher.search(text, options)
+        if similar is None:
+            result = searcher.search(text, options)
+        else:
+            result = searcher.similar(similar, options)
     if json:
         from dataclasses import asdict
 
         import orjson
 
-        typer.echo(orjson.dumps({"query": text, **asdict(result)}, option=orjson.OPT_INDENT_2))
+        asked = {"query": text} if similar is None else {"similar": similar}
+        typer.echo(orjson.dumps({**asked, **asdict(result)}, option=orjson.OPT_INDENT_2))
         return
     if result.truncated:
         typer.echo(f"lamina: the query was cut to {result.token_count} tokens", err=True)
@@ -117,6 +152,10 @@ def search(
     legs = list(result.hits[0].explanation or ()) if result.hits else []
     for leg in legs:
         table.add_column(f"{leg} (rank)", justify="right", no_wrap=True)
+    if collapse is not None:
+        table.add_column("folded", justify="right", no_wrap=True)
+    if group_by is not None:
+        table.add_column(Text(group_by), no_wrap=True)
     table.add_column("id", no_wrap=True)
     table.add_column("text")
     for hit in result.hits:
@@ -124,7 +163,10 @@ def search(
         for start, end in highlights(line.plain, text):
             line.stylize("bold", start, end)
         told = [_told((hit.explanation or {})[leg]) for leg in legs]
-        table.add_row(str(hit.rank), f"{hit.score:.4f}", *told, Text(hit.id), line)
+        if hit.duplicates is not None:
+            told.append(str(hit.duplicates.count))
+        group = [Text("-" if hit.group is None else str(hit.group))] if group_by else []
+        table.add_row(str(hit.rank), f"{hit.score:.4f}", *told, *group, Text(hit.id), line)
     print_table(table)
 
 
