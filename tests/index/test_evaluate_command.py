@@ -157,10 +157,10 @@ def test_a_reranker_is_measured_and_named(
     overlap_reranker: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    queries = files[: files.index("--corpus")]
-    corpus = files[files.index("--corpus") + 1]
+    _, corpus, *queries = files
     folder = str(tmp_path / "collection")
-    assert main(["index", "build", "--input", corpus, "--collection", folder]) == 0
+    build = ["index", "build", "--input", corpus, "--id-field", "qid", "--collection", folder]
+    assert main(build) == 0
     capsys.readouterr()
     options = [*queries, "--collection", folder, "--rerank", str(overlap_reranker), "--depth", "2"]
     assert main(["evaluate", *options, "--json"]) == 0
