@@ -305,6 +305,26 @@ def budgets(results: Results) -> str:
     return table_of(["rows", "MRR@10", "CPU ms, median", "p95"], rows) + source(record)
 
 
+def rerank(results: Results) -> str:
+    """MRR@10 before and after a reranker, by depth."""
+    record = results["rerank"]
+    rows = []
+    for depth, row in record["results"].items():
+        if depth == "0":
+            rows.append(["none", f"{row['score']:.3f}", "", ""])
+            continue
+        difference = f"{row['difference']:+.3f} ({row['low']:+.3f} to {row['high']:+.3f})"
+        rows.append([depth, f"{row['score']:.3f}", difference, f"{row['reachable']:.0%}"])
+    head = ("reranked", "MRR@10", "difference, 95% interval", "relevant text among them")
+    settings = record["settings"]
+    cost = (
+        f"{settings['queries']} questions, {settings['documents']:,} sentences; "
+        f"{number(settings['milliseconds'])} ms a search for {settings['milliseconds_depth']} "
+        "candidates (median, one thread a search, on a busy machine)."
+    )
+    return f"{table_of(head, rows)}\n{cost}\n{source(record)}"
+
+
 def interval(difference: dict[str, float]) -> str:
     """Format a difference with its interval."""
     return "{mean:+.4f} ({low:+.4f} to {high:+.4f})".format(**difference)
@@ -430,6 +450,7 @@ TABLES: dict[str, tuple[set[str], Callable[[Results], str]]] = {
     "words": ({"words"}, words),
     "fusions": ({"words"}, fusions),
     "budgets": ({"words"}, budgets),
+    "rerank": ({"rerank"}, rerank),
     "int8": ({"int8_study"}, int8),
     "int8-corpus": ({"int8_study"}, int8_corpus),
     "gpu": ({"gpu"}, gpu),

@@ -71,6 +71,55 @@ def chromium() -> str:
 
 
 @pytest.fixture(scope="session")
+def overlap_reranker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A reranker folder whose score can be counted: see tests/data/overlap_reranker.py.
+
+    With the bundled encoder's tokenizer; it reads 32 tokens.
+    """
+    from lamina_index.encoder_files import encoder_folder
+    from lamina_index.manifest import (
+        QueryAndDocument,
+        RerankerFile,
+        RerankerManifest,
+        sha256_file,
+    )
+    from lamina_index.text import TEXT_VERSION
+
+    folder = tmp_path_factory.mktemp("reranker")
+    (folder / "onnx").mkdir()
+    graph = folder / "onnx" / "model.onnx"
+    shutil.copyfile(REPOSITORY / "tests" / "data" / "overlap_reranker.onnx", graph)
+    shutil.copyfile(encoder_folder("default") / "tokenizer.json", folder / "tokenizer.json")
+    file = RerankerFile(
+        file="onnx/model.onnx",
+        sha256=sha256_file(graph),
+        size_bytes=graph.stat().st_size,
+        fingerprint="",
+        probe_scores=[3 - 0.13, -0.08],  # [CLS] the hot sun [SEP] the sun is ... [SEP]: 13 tokens
+        probe_tolerance=1e-3,
+    )
+    manifest = RerankerManifest(
+        name="overlap",
+        max_tokens=32,
+        inputs=["input_ids", "attention_mask", "token_type_ids"],
+        layers=0,
+        text_version=TEXT_VERSION,
+        license="apache-2.0",
+        tokenizer_sha256=sha256_file(folder / "tokenizer.json"),
+        precisions={"fp32": file},
+        probes=[
+            QueryAndDocument(query="the hot sun", document="the sun is a hot star."),
+            QueryAndDocument(query="the hot sun", document="birds fly"),
+        ],
+        parity={},
+        provenance={"base": "counting"},
+    )
+    marked = file.model_copy(update={"fingerprint": manifest.fingerprint_of(file.sha256)})
+    manifest.model_copy(update={"precisions": {"fp32": marked}}).write(folder / "reranker.json")
+    return folder
+
+
+@pytest.fixture(scope="session")
 def default_encoder() -> OnnxEncoder:
     """The bundled encoder, loaded once."""
     from lamina_index.encoder import OnnxEncoder

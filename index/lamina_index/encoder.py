@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from lamina_index.batching import BATCH_TOKENS, length_batches, padded, run_batches
 from lamina_index.encoder_files import check_file, check_graph, encoder_folder, load_tokenizer
 from lamina_index.errors import (
     DeviceError,
@@ -32,13 +33,7 @@ from lamina_index.errors import (
     EncoderProbeError,
 )
 from lamina_index.manifest import EncoderManifest, Precision, decode_vector
-from lamina_index.onnx_session import (
-    CPU_PROVIDER,
-    CUDA_PROVIDER,
-    Device,
-    device_candidates,
-    open_session,
-)
+from lamina_index.onnx_session import Device, device_candidates, open_session
 from lamina_index.runtime import available_threads
 from lamina_index.text import TEXT_VERSION, normalize_text
 
@@ -47,8 +42,6 @@ if TYPE_CHECKING:
 
 Role = Literal["query", "document"]
 
-_BATCH_TOKENS = {CPU_PROVIDER: 256, CUDA_PROVIDER: 8192}
-"""Tokens of one call, padding included, past which more bring nothing: docs/int8.md."""
 _EXACT_WIDTH = 4
 """Kernels take four terms of a sum at a time, and what is left over in another order."""
 _MANY_TEXTS = 64
@@ -166,7 +159,7 @@ class OnnxEncoder:
             )
         if check:
             check_file(root / "tokenizer.json", manifest.tokenizer_sha256)
-        candidates = device_candidates(root, manifest, device, precision)
+        candidates = device_candidates(root, manifest.precisions, device, precision)
         threads = threads or available_threads()
         for candidate, following in pairwise(candidates):
             try:
@@ -187,7 +180,7 @@ class OnnxEncoder:
         check: bool,
     ) -> Self:
         if check:
-            check_graph(folder, manifest, precision)
+            check_graph(folder / "encoder.json", manifest, precision)
         encoder = cls(folder, manifest, precision, device, threads)
         if check:
             encoder.check_probes()
@@ -299,18 +292,13 @@ class OnnxEncoder:
     ) -> NDArray[np.float32]:
         """Run the graph over all items, longest first, and check its output."""
         embeddings = np.empty((len(tokenized), self.dimension), dtype=np.float32)
-        batches = self._batches(counts)
 
-        def run(share: Sequence[list[int]]) -> None:
-            for rows in share:
-                embeddings[rows] = self._run_graph([tokenized[row] for row in rows])
+        def run(rows: list[int]) -> None:
+            embeddings[rows] = self._run_graph([tokenized[row] for row in rows])
 
-        if self._pool is None or len(batches) == 1:
-            run(batches)
-        else:
-            shares = [batches[start :: self.threads] for start in range(self.threads)]
-            for future in [self._pool.submit(run, share) for share in shares]:
-                future.result()
+        batch_tokens = 1 if self._alone else BATCH_TOKENS[self.provider]
+        batches = length_batches(counts, batch_tokens=batch_tokens)
+        run_batches(run, batches, self._pool, self.threads)
         broken = np.flatnonzero(~np.isfinite(embeddings).all(axis=1))
         if broken.size:
             raise EncoderOutputError(
@@ -320,32 +308,15 @@ class OnnxEncoder:
             )
         return embeddings
 
-    def _batches(self, counts: NDArray[np.int32]) -> list[list[int]]:
-        """Group rows for the graph, longest first, so that little of a batch is padding."""
-        order = np.argsort(-counts, kind="stable").tolist()
-        if self._alone:
-            return [[row] for row in order]
-        batches: list[list[int]] = []
-        room = 0
-        for row in order:
-            if room == 0:
-                batches.append([])
-                room = max(1, _BATCH_TOKENS[self.provider] // int(counts[row]))
-            batches[-1].append(row)
-            room -= 1
-        return batches
-
     def _run_graph(
         self, batch: Sequence[Encoding], output: str = "sentence_embedding"
     ) -> NDArray[np.float32]:
         """Pad B items to their longest and run them in one call; one of the outputs, (B, ...)."""
         longest = max(len(item) for item in batch)
         width = min(self.max_tokens, -(-longest // self._width_step) * self._width_step)
-        input_ids = np.zeros((len(batch), width), dtype=np.int64)
-        attention_mask = np.zeros((len(batch), width), dtype=np.int64)
-        for row, item in enumerate(batch):
-            input_ids[row, : len(item)] = item.ids
-            attention_mask[row, : len(item)] = 1
-        feeds = {"input_ids": input_ids, "attention_mask": attention_mask}
+        feeds = {
+            "input_ids": padded([item.ids for item in batch], width),
+            "attention_mask": padded([item.attention_mask for item in batch], width),
+        }
         rows: NDArray[np.float32] = self._session.run([output], feeds)[0]
         return rows

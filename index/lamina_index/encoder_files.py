@@ -1,4 +1,4 @@
-"""The files of an encoder folder: found by name or path, whole, and as its manifest says.
+"""The files of an encoder's or reranker's folder: found, whole, and as the manifest says.
 
 A folder that is damaged or was edited is refused before anything of it runs.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lamina_index.errors import EncoderLoadError
-from lamina_index.manifest import EncoderManifest, Precision, sha256_file
+from lamina_index.manifest import EncoderManifest, Precision, RerankerManifest, sha256_file
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -36,18 +36,40 @@ def encoder_folder(name_or_path: str | Path) -> Path:
     return folder
 
 
-def check_graph(folder: Path, manifest: EncoderManifest, precision: Precision) -> None:
+def reranker_folder(path: str | Path) -> Path:
+    """Find a reranker.
+
+    Raises:
+        EncoderLoadError: If there is none; says so where it is an encoder.
+    """
+    folder = Path(path)
+    if not (folder / "reranker.json").is_file():
+        other = ", which is an encoder's folder" if (folder / "encoder.json").is_file() else ""
+        raise EncoderLoadError(
+            f"{path}: no reranker.json there{other}; make one with `lamina export --reranker`"
+        )
+    return folder
+
+
+def check_graph(
+    path: Path, manifest: EncoderManifest | RerankerManifest, precision: Precision
+) -> None:
     """Make sure that a graph is the one that its fingerprint stands for.
+
+    Args:
+        path: Of the manifest, beside which the graph lies.
+        manifest: What is in it.
+        precision: Which graph.
 
     Raises:
         EncoderLoadError: If the file is missing or altered, or the manifest was edited.
     """
     file = manifest.precisions[precision]
-    check_file(folder / file.file, file.sha256)
+    check_file(path.parent / file.file, file.sha256)
     if file.fingerprint != manifest.fingerprint_of(file.sha256):
         raise EncoderLoadError(
-            f"{folder / 'encoder.json'}: the fingerprint of {precision} does not fit the other "
-            "fields, so one of them was edited; export the encoder again"
+            f"{path}: the fingerprint of {precision} does not fit the other fields, so one of "
+            "them was edited; export it again"
         )
 
 
@@ -58,12 +80,12 @@ def check_file(path: Path, expected: str) -> None:
         EncoderLoadError: If it is missing or has another.
     """
     if not path.is_file():
-        raise EncoderLoadError(f"{path}: missing; the encoder folder is incomplete, copy it again")
+        raise EncoderLoadError(f"{path}: missing; the folder is incomplete, copy it again")
     found = sha256_file(path)
     if found != expected:
         raise EncoderLoadError(
             f"{path}: sha256 {found[:12]}, expected {expected[:12]}; the file is cut or altered, "
-            "copy or export the encoder again"
+            "copy or export it again"
         )
 
 

@@ -22,18 +22,18 @@ class FormatError(LaminaError):
 
 
 class EncoderLoadError(LaminaError):
-    """An encoder folder is absent, incomplete or altered."""
+    """An encoder's or reranker's folder is absent, incomplete or altered."""
 
 
 class EncoderProbeError(LaminaError):
-    """The encoder runs, but not with the vectors its manifest promises on this machine."""
+    """An encoder or reranker does not give here what its manifest promises."""
 
 
 class EncoderOutputError(LaminaError):
-    """The encoder failed, or returned no finite unit vector of its dimension.
+    """An encoder returned no finite unit vector of its dimension, or a reranker no finite score.
 
     Attributes:
-        items: Positions, in the call's list, of the texts without a usable embedding.
+        items: Positions, in the call's list, of the texts without a usable result.
     """
 
     def __init__(self, message: str, items: tuple[int, ...] = ()) -> None:

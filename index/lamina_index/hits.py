@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from lamina_index.manifest import Metadata, MetadataValue
 from lamina_index.scoring import best_first
-from lamina_index.search_options import Mode, SearchOptions
+from lamina_index.search_options import Leg, Mode, SearchOptions
 from lamina_index.store_reading import StoredDocument, StoreReading
 from lamina_index.word_tokens import highlights
 
@@ -23,8 +23,9 @@ class LegScore:
     """What one leg of a search says of a hit.
 
     Attributes:
-        score: Cosine or BM25; None where no word of the query is in the text, or it was not looked
-            at because the texts before it were long enough.
+        score: Cosine, BM25, both fused, or a reranker's; None where no word of the query is in the
+            text, or it was not looked at: because the texts before it were long enough, or because
+            it is not among a reranker's candidates.
         rank: From 1, equal scores sharing one; None where the row is not among the leg's best.
     """
 
@@ -87,6 +88,7 @@ class Hit:
         id: The document's id.
         score: What orders the hits: in a dense search the cosine of query and document, in
             [-1, 1], from the stored vector; in a lexical one BM25; in a hybrid one both, fused.
+            Of a hit that was reranked the reranker's score; the hits behind those keep their own.
         rank: Place in the whole listing, from 1; the first hit of a page with offset 10 has 11.
             Hits of one group share that of the group.
         text: The document's text as stored.
@@ -104,8 +106,8 @@ class Hit:
     rank: int
     text: str
     metadata: Metadata
-    scores: dict[Mode, float | None]
-    explanation: dict[Mode, LegScore] | None = None
+    scores: dict[Leg, float | None]
+    explanation: dict[Leg, LegScore] | None = None
     highlights: list[tuple[int, int]] | None = None
     group: MetadataValue | None = None
     duplicates: Duplicates | None = None
@@ -176,7 +178,7 @@ def _hit(
     if options.collapse is not None:
         ids = [id_of[key] for key in entry.folded[:DUPLICATE_IDS] if key in id_of]
         duplicates = Duplicates(len(entry.folded), ids)
-    told = {leg: found[document.key] for leg, found in legs.items()}
+    told: dict[Leg, LegScore] = {leg: found[document.key] for leg, found in legs.items()}
     if not told:
         told = {options.mode: LegScore(entry.score, entry.rank)}
     return Hit(

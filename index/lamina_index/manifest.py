@@ -16,12 +16,13 @@ from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from lamina_index.errors import FormatError
 
 ENCODER_FORMAT = 2
 """2 added `batch_invariant`; version 1 is read as not having it."""
+RERANKER_FORMAT = 1
 COLLECTION_FORMAT = 1
 SNAPSHOT_FORMAT = 3
 """2 added the columns of metadata, 3 rows that were added or deleted since the index was built;
@@ -166,8 +167,78 @@ class EncoderManifest(_Manifest):
             "text_version": self.text_version,
             "prompts": self.prompts.model_dump(),
         }
-        canonical = json.dumps(decisive, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        return _sha256_of(decisive)
+
+
+class QueryAndDocument(_Strict):
+    """A pair that a reranker scores."""
+
+    query: str
+    document: str
+
+
+class RerankerFile(_Strict):
+    """One ONNX graph of a reranker folder; its output `score` is (B,), higher is better."""
+
+    file: str = Field(description="path inside the folder, such as onnx/model.onnx")
+    sha256: str
+    size_bytes: int
+    fingerprint: str = Field(description="sha256 over all that decides the score")
+    probe_scores: list[float] = Field(min_length=1, description="of the manifest's probes")
+    probe_tolerance: float = Field(gt=0, description="a score further off refuses the graph")
+
+
+class RerankerManifest(_Manifest):
+    """`reranker.json`: everything about a cross-encoder but its weights and tokenizer."""
+
+    format_version: int = RERANKER_FORMAT
+    name: str
+    max_tokens: int = Field(gt=4, description="of query, document and special tokens together")
+    truncation: Literal["longest_first"] = Field(
+        default="longest_first", description="of a pair that is too long the longer text is cut"
+    )
+    inputs: list[Literal["input_ids", "attention_mask", "token_type_ids"]] = Field(
+        min_length=2, description="of the graph, int64 (B, T)"
+    )
+    relevant_label: str | None = Field(
+        default=None,
+        description="class whose log-odds against all others are the score; null where the model "
+        "has one output, which is the score as it is",
+    )
+    layers: int
+    text_version: int
+    language: str = "en"
+    license: str
+    tokenizer_sha256: str
+    precisions: dict[Precision, RerankerFile] = Field(min_length=1)
+    probes: list[QueryAndDocument] = Field(
+        min_length=1, description="pairs whose scores are re-checked at start"
+    )
+    parity: dict[str, Any] = Field(description="the export's measurements")
+    provenance: dict[str, Any] = Field(description="base, its hash, data, seed, command")
+
+    @model_validator(mode="after")
+    def _has_a_score_for_each_probe(self) -> Self:
+        for precision, file in self.precisions.items():
+            if len(file.probe_scores) != len(self.probes):
+                raise ValueError(
+                    f"{precision}: {len(file.probe_scores)} probe_scores, "
+                    f"expected one for each of {len(self.probes)} probes"
+                )
+        return self
+
+    def fingerprint_of(self, graph_sha256: str) -> str:
+        """Digest all that decides a score: graph, tokenizer and the fields used around them."""
+        return _sha256_of(
+            {
+                "graph": graph_sha256,
+                "tokenizer": self.tokenizer_sha256,
+                "max_tokens": self.max_tokens,
+                "truncation": self.truncation,
+                "inputs": self.inputs,
+                "text_version": self.text_version,
+            }
+        )
 
 
 class EncoderReference(_Strict):
@@ -248,9 +319,7 @@ class SnapshotManifest(_Manifest):
     def digest(self) -> str:
         """Digest every field but `checksum`, so that an altered number is noticed."""
         later = {"deleted", "appended", "recall_floor"} if self.format_version < 3 else set()
-        fields = self.model_dump(exclude={"checksum", *later})
-        canonical = json.dumps(fields, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        return _sha256_of(self.model_dump(exclude={"checksum", *later}))
 
 
 class ArchiveMember(_Strict):
@@ -278,6 +347,12 @@ class ArchiveManifest(_Manifest):
         """Digest every field but `checksum`."""
         content = self.model_dump_json(exclude={"checksum"})
         return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _sha256_of(fields: dict[str, Any]) -> str:
+    """Digest JSON values, whatever the order of their keys."""
+    canonical = json.dumps(fields, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def encode_vector(vector: NDArray[np.float32]) -> str:

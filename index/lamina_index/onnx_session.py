@@ -7,11 +7,12 @@ CPU is refused.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lamina_index.errors import DeviceError, EncoderLoadError, MissingExtraError
-from lamina_index.manifest import EncoderManifest, Precision
+from lamina_index.manifest import Precision
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -34,13 +35,13 @@ _ARITHMETIC = {
 
 
 def device_candidates(
-    folder: Path, manifest: EncoderManifest, device: Device, precision: Precision | None
+    folder: Path, shipped: Collection[Precision], device: Device, precision: Precision | None
 ) -> list[tuple[Device, Precision]]:
     """List what to try, in order; never CUDA with int8, whose nodes would run on the CPU.
 
     Args:
         folder: The encoder's, for the message of an error.
-        manifest: Which precisions it ships.
+        shipped: The precisions that it has graphs in.
         device: `auto` puts CUDA first where this ONNX Runtime has it.
         precision: None leaves the choice to what is fastest on each device.
 
@@ -56,14 +57,13 @@ def device_candidates(
         (actual, candidate)
         for actual in devices
         for candidate in _PREFERENCE[actual]
-        if candidate in manifest.precisions and precision in (None, candidate)
+        if candidate in shipped and precision in (None, candidate)
     ]
     if not found:
         wanted = precision or " or ".join(_PREFERENCE[devices[-1]])
-        shipped = ", ".join(manifest.precisions)
         error = DeviceError if device == "cuda" else EncoderLoadError
         raise error(
-            f"{folder}: no {wanted} graph for device {device}; this encoder has {shipped} (int8 "
+            f"{folder}: no {wanted} graph for device {device}; there is {', '.join(shipped)} (int8 "
             "runs on the CPU only); make the other with `lamina export --precision`"
         )
     return found

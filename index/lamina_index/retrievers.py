@@ -12,6 +12,7 @@ from lamina_index.encoder import Encoder
 from lamina_index.errors import BlankTextError, EvaluationError
 from lamina_index.exact_corpus import corpus_fingerprint, document_digest, encoder_facts
 from lamina_index.parts import part_id
+from lamina_index.reranker import OnnxReranker
 from lamina_index.runtime import available_threads
 from lamina_index.search_options import DEFAULT_OPTIONS, SearchOptions
 from lamina_index.searcher import Searcher
@@ -25,7 +26,11 @@ class CollectionRetriever:
     """Ranks with the `Searcher` that also serves the collection; a `Retriever`."""
 
     def __init__(
-        self, folder: Path, encoder: Encoder, options: SearchOptions = DEFAULT_OPTIONS
+        self,
+        folder: Path,
+        encoder: Encoder,
+        options: SearchOptions = DEFAULT_OPTIONS,
+        reranker: OnnxReranker | None = None,
     ) -> None:
         """Open the collection.
 
@@ -33,6 +38,7 @@ class CollectionRetriever:
             folder: Where it lies.
             encoder: The one that built it.
             options: How to search; `top_k` and `offset` do not count.
+            reranker: For options that ask to be reranked.
 
         Raises:
             EncoderMismatchError: If another encoder built it.
@@ -41,7 +47,8 @@ class CollectionRetriever:
         self._folder = folder
         self._encoder = encoder
         self._options = options
-        self._searcher = Searcher.open(folder, encoder)
+        self._reranker = reranker
+        self._searcher = Searcher.open(folder, encoder, reranker)
         self._chunked = self._searcher.manifest.chunking is not None
 
     def __enter__(self) -> Self:
@@ -68,6 +75,7 @@ class CollectionRetriever:
             "corpus_fingerprint": fingerprint,
             **_collection_facts(self._searcher.info()),
             "encoder": encoder_facts(self._encoder),
+            **_reranker_facts(self._reranker),
         }
 
     def _rank(self, query: str, top_k: int) -> list[str]:
@@ -136,6 +144,7 @@ class ServiceRetriever:
             "mode": self._options.mode,
             "fusion": self._options.fusion,
             "lexical_weight": self._options.lexical_weight,
+            "rerank": self._options.rerank,
         }
         reply = self._client.post(f"{self._path}/search", body)
         if reply.problem == "blank-text":
@@ -159,9 +168,23 @@ def _documents(hits: Iterable[tuple[str, Mapping[str, Any]]], chunked: bool) -> 
 
 
 def _how(options: SearchOptions) -> str:
+    how = "" if options.mode == "dense" else f", {options.mode}"
     if options.mode == "hybrid":
-        return f", hybrid by {options.fusion}, lexical weight {options.lexical_weight}"
-    return "" if options.mode == "dense" else f", {options.mode}"
+        how += f" by {options.fusion}, lexical weight {options.lexical_weight}"
+    return how if options.rerank is None else f"{how}, best {options.rerank} reranked"
+
+
+def _reranker_facts(reranker: OnnxReranker | None) -> dict[str, Any]:
+    if reranker is None:
+        return {}
+    return {
+        "reranker": {
+            "name": reranker.name,
+            "precision": reranker.precision,
+            "fingerprint": reranker.fingerprint,
+            "size_bytes": reranker.size_bytes,
+        }
+    }
 
 
 def _depth(top_k: int, chunked: bool) -> int:

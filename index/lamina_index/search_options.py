@@ -10,9 +10,14 @@ if TYPE_CHECKING:
 
 Fusion = Literal["ranks", "scores"]
 Mode = Literal["dense", "lexical", "hybrid"]
+Leg = Literal["dense", "lexical", "hybrid", "rerank"]
+"""What scores a hit: one leg of a search, both fused, or a reranker."""
 
 DEFAULT_FUSION: Fusion = "scores"
 DEFAULT_LEXICAL_WEIGHT = 0.15
+DEFAULT_RERANK = 50
+MAX_RERANK = 200
+"""Each candidate costs a run of the reranker's whole graph."""
 MAX_GROUP_SIZE = 100
 
 
@@ -36,6 +41,8 @@ class SearchOptions:
         collapse: Leave out a document whose cosine with a better one that is listed is this or
             more; see `lamina_index.grouping`.
         facets: Fields whose values are counted over all documents that pass the filter.
+        rerank: So many of the best candidates are put in a reranker's order, at most `MAX_RERANK`;
+            None leaves that out. With groups of one hit each, their best hits are.
 
     Raises:
         ValueError: If a number is out of range, or `min_score` is given for another mode.
@@ -51,6 +58,7 @@ class SearchOptions:
     lexical_weight: float = DEFAULT_LEXICAL_WEIGHT
     explain: bool = False
     highlight: bool = False
+    rerank: int | None = None
     group_by: str | None = None
     group_size: int = 1
     collapse: float | None = None
@@ -63,6 +71,10 @@ class SearchOptions:
             )
         if self.min_score is not None and self.mode != "dense":
             raise ValueError(f"min_score is a cosine and goes with dense search, not {self.mode}")
+        if self.rerank is not None and not 1 <= self.rerank <= MAX_RERANK:
+            raise ValueError(f"rerank is {self.rerank}, expected 1 to {MAX_RERANK}")
+        if self.rerank is not None and self.group_size > 1:
+            raise ValueError("rerank goes with a group_size of 1")
         if not 1 <= self.group_size <= MAX_GROUP_SIZE:
             raise ValueError(f"group_size is {self.group_size}, expected 1 to {MAX_GROUP_SIZE}")
         if self.group_size > 1 and self.group_by is None:

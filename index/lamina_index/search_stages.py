@@ -42,17 +42,31 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
+class Reranking:
+    """What a reranker read.
+
+    Attributes:
+        candidates: Documents that it scored.
+        truncated: How many of them it read in part, since with the query they were too long.
+    """
+
+    candidates: int
+    truncated: int
+
+
+@dataclass(frozen=True, slots=True)
 class SearchResult:
     """Hits, best first, and what it took to find them.
 
     Attributes:
-        hits: Ordered by score, descending, then by id, ascending.
-        took: Seconds of each stage: "encode" (with tokenising), "search", "fetch".
+        hits: Ordered by score, descending, then by id, ascending; those that were reranked first.
+        took: Seconds of each stage: "encode" (with tokenising), "search", "fetch", "rerank".
         total: Documents that pass the filter, all where there is none.
         total_groups: Groups that those documents make, if there was a field to group by.
         facets: For each field that was asked for, its values over those documents.
         truncated: Whether the query was cut at the encoder's limit.
         token_count: Tokens of the query that the encoder read; 0 for a search by vector.
+        reranking: What a reranker read, if it was asked for and has a part in the page.
     """
 
     hits: list[Hit]
@@ -61,6 +75,7 @@ class SearchResult:
     facets: dict[str, Facet] = field(default_factory=dict)
     truncated: bool = False
     token_count: int = 0
+    reranking: Reranking | None = None
     total_groups: int | None = None
 
 

@@ -18,6 +18,7 @@ from lamina_index.collection import open_collection
 from lamina_index.errors import BlankTextError, DamagedError, DocumentNotFoundError
 from lamina_index.manifest import PARENT_FIELD, CollectionManifest, FieldType
 from lamina_index.query_encoding import EncodedQuery, check_encoder, encode_queries
+from lamina_index.reranking import first_stage, reranked
 from lamina_index.runtime import available_threads
 from lamina_index.scoring import unit_rows
 from lamina_index.search_options import DEFAULT_OPTIONS, SearchOptions
@@ -31,6 +32,7 @@ from lamina_index.words import WordSearch
 
 if TYPE_CHECKING:
     from lamina_index.encoder import Encoder
+    from lamina_index.reranker import Reranker
 
 
 class Searcher:
@@ -46,11 +48,13 @@ class Searcher:
         manifest: CollectionManifest,
         store: DocumentStore,
         encoder: Encoder | None,
+        reranker: Reranker | None = None,
     ) -> None:
         """Use `Searcher.open`, which checks that all fit together."""
         self.folder = folder
         self.manifest = manifest
         self.encoder = encoder
+        self.reranker = reranker
         self._store = store
         self._refreshing = threading.Lock()
         self._verified: int | None = None
@@ -60,12 +64,18 @@ class Searcher:
             pass  # open the snapshot now rather than at the first search
 
     @classmethod
-    def open(cls, folder: Path | str, encoder: Encoder | None = None) -> Self:
+    def open(
+        cls,
+        folder: Path | str,
+        encoder: Encoder | None = None,
+        reranker: Reranker | None = None,
+    ) -> Self:
         """Open a collection, with the encoder that it was built with.
 
         Args:
             folder: The collection folder; one that cannot be written is fine.
             encoder: Encodes the queries. Without one only search by vector is possible.
+            reranker: For searches that ask to be reranked.
 
         Raises:
             CollectionNotFoundError: If no collection lies there.
@@ -78,7 +88,7 @@ class Searcher:
         try:
             if encoder is not None:
                 check_encoder(folder, manifest, encoder)
-            return cls(folder, manifest, store, encoder)
+            return cls(folder, manifest, store, encoder, reranker)
         except BaseException:
             store.close()
             raise
@@ -111,7 +121,8 @@ class Searcher:
             FilterError: If a field that the filter names has changed its type.
             GroupFieldError: If the documents cannot be grouped by the field.
             NoWordIndexError: If words are to be searched and the collection has no word index.
-            ValueError: If there is no encoder; a lexical search needs none.
+            ValueError: If there is no encoder, which a lexical search does not need, or no
+                reranker where one is asked for.
         """
         if options.mode == "lexical":
             return self._search_words(query, options)
@@ -295,10 +306,18 @@ class Searcher:
     def _search(
         self, options: SearchOptions, text: str, embedding: NDArray[np.float32] | None = None
     ) -> SearchResult:
-        """Search inside one read transaction; the unit vector may lack for a lexical search."""
+        """Search inside one read transaction; the unit vector may lack for a lexical search.
+
+        The transaction ends before a reranker runs, which can take as long as many searches.
+        """
+        if options.rerank and self.reranker is None:
+            raise ValueError(f"{self.folder} was opened without a reranker; leave rerank out")
+        question = Question(text, embedding, first_stage(options))
         with self._viewing() as (reading, view):
-            question = Question(text, embedding, options)
-            return answer(question, reading, view, self._words, self.fields)
+            found = answer(question, reading, view, self._words, self.fields)
+        if not options.rerank or self.reranker is None:
+            return found
+        return reranked(found, text, options, self.reranker)
 
     @property
     def _snapshot(self) -> Snapshot | None:
@@ -347,5 +366,5 @@ class Searcher:
 
 
 def _check_wordless(options: SearchOptions) -> None:
-    if options.mode != "dense" or options.highlight:
-        raise ValueError("a vector has no words; search and highlight them by a text")
+    if options.mode != "dense" or options.highlight or options.rerank:
+        raise ValueError("a vector has no words; search, highlight and rerank by a text")

@@ -16,6 +16,7 @@ from lamina_index.collection import MANIFEST_FILE, recover_swap, replaced_folder
 from lamina_index.collection_changes import drop_removed
 from lamina_index.encoder import Encoder
 from lamina_index.errors import CollectionNotFoundError, LaminaError
+from lamina_index.reranker import Reranker
 from lamina_index.searcher import Searcher
 from lamina_index.snapshot_files import SNAPSHOTS
 from lamina_index.store import STORE_FILE
@@ -70,10 +71,12 @@ class Catalog:
         aliases: Aliases,
         *,
         write_encoder: Encoder,
+        reranker: Reranker | None = None,
     ) -> None:
         self._data = data
         self._encoder = encoder
         self._write_encoder = write_encoder
+        self._reranker = reranker
         self._metrics = metrics
         self._aliases = aliases
         self._entries: dict[str, _Entry] = {}  # replaced, never changed: others iterate over it
@@ -250,7 +253,7 @@ class Catalog:
         served = _stamps(folder, served=True)
         try:
             with ExitStack() as undo:
-                searcher = undo.enter_context(Searcher.open(folder, self._encoder))
+                searcher = undo.enter_context(Searcher.open(folder, self._encoder, self._reranker))
                 info = self._measured(searcher)
                 undo.pop_all()
         except Exception as error:  # noqa: BLE001 - must not keep the others from being served

@@ -52,7 +52,7 @@ class Metrics:
         )
         self._stage_seconds = Histogram(
             "lamina_stage_seconds",
-            "Seconds of a search by stage: queue, encode, search, fetch.",
+            "Seconds of a search by stage: queue, encode, search, fetch, rerank.",
             ("stage",),
             buckets=_SECONDS,
             registry=self._registry,
@@ -65,7 +65,7 @@ class Metrics:
         )
         self._queue_depth = Gauge(
             "lamina_queue_depth",
-            "Texts waiting for the encoder or in it.",
+            "Texts waiting for the encoder or reranker or in it.",
             registry=self._registry,
             multiprocess_mode="livesum",
         )
@@ -131,7 +131,7 @@ class Metrics:
         self._bound_routes: dict[str, Histogram] = {}
         self._bound_stages = {
             stage: self._stage_seconds.labels(stage)
-            for stage in ("queue", "encode", "search", "fetch")
+            for stage in ("queue", "encode", "search", "fetch", "rerank")
         }
 
     def requested(self, method: str, route: str, status: int, seconds: float) -> None:

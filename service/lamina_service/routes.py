@@ -17,11 +17,7 @@ from lamina_service.search_schemas import (
     SearchRequest,
     SimilarRequest,
 )
-from lamina_service.searching import (
-    JOBS_TOGETHER,
-    SearchJob,
-    answer_together,
-)
+from lamina_service.searching import SearchJob, answers_of
 from lamina_service.service import Service
 
 _ANY_SIMILAR = SimilarRequest.model_validate({})
@@ -39,8 +35,7 @@ async def search(request: Request, collection: str, body: SearchRequest) -> Resp
     """Find the documents nearest in meaning to a query text, or nearest to a vector."""
     service: Service = request.app.state.service
     job = SearchJob.checked(service, collection, body)
-    answers = await service.searches.map_together(answer_together, [job], together=JOBS_TOGETHER)
-    return answers[0].response()
+    return (await answers_of([job]))[0].response()
 
 
 @router.get(
@@ -70,7 +65,7 @@ async def search_batch(request: Request, collection: str, body: BatchRequest) ->
         SearchJob.checked(service, collection, search, part=f"searches[{position}].")
         for position, search in enumerate(body.searches)
     ]
-    answers = await service.searches.map_together(answer_together, jobs, together=JOBS_TOGETHER)
+    answers = await answers_of(jobs)
     return json_response({"results": [orjson.Fragment(answer.body) for answer in answers]})
 
 
@@ -86,7 +81,7 @@ async def search_similar(
     """Find the documents nearest to a stored one; its id may hold slashes, quoted or not."""
     service: Service = request.app.state.service
     job = SearchJob.checked(service, collection, body, document_id=document_id)
-    answers = await service.searches.map_together(answer_together, [job], together=JOBS_TOGETHER)
+    answers = await answers_of([job])
     return answers[0].response()
 
 

@@ -160,6 +160,17 @@ class EncoderInfo(Reply):
     provider: str
 
 
+class RerankerInfo(Reply):
+    """The loaded reranker."""
+
+    name: str
+    precision: Precision
+    fingerprint: str
+    max_tokens: int = Field(description="of query and document together")
+    max_rerank: int = Field(description="most candidates of a search")
+    provider: str
+
+
 class QueueInfo(Reply):
     """Texts waiting or running in this worker, and how many it admits."""
 
@@ -171,6 +182,7 @@ class InfoReply(Reply):
     """What runs here."""
 
     encoder: EncoderInfo
+    reranker: RerankerInfo | None
     threads: int = Field(description="texts that this worker encodes at once")
     workers: int
     queue: QueueInfo

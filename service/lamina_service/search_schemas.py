@@ -22,6 +22,7 @@ from lamina_index.search_options import (
     DEFAULT_FUSION,
     DEFAULT_LEXICAL_WEIGHT,
     MAX_GROUP_SIZE,
+    MAX_RERANK,
     Fusion,
     Mode,
 )
@@ -30,6 +31,8 @@ from lamina_service.schemas import Reply, Request
 
 MAX_WINDOW = 10_000
 """`offset + top_k` may not go beyond, nor may the `top_k` of a batch's searches together."""
+MAX_BATCH_RERANK = 1000
+"""Candidates of all searches of a batch that are reranked."""
 MAX_DIMENSION = 16_384
 MAX_FIELDS = 1000
 MAX_FACETS = 16
@@ -70,6 +73,9 @@ GroupSize = Annotated[
 ]
 Collapse = Annotated[FiniteFloat, Field(gt=0, le=1)]
 LexicalWeight = Annotated[FiniteFloat, Field(ge=0, lt=1)]
+Rerank = Annotated[
+    int, Field(ge=1, le=MAX_RERANK), BeforeValidator(partial(_check_range, 1, MAX_RERANK))
+]
 FieldNames = Annotated[list[str], Field(max_length=MAX_FIELDS)]
 FacetNames = Annotated[list[str], Field(max_length=MAX_FACETS)]
 
@@ -83,6 +89,7 @@ _FUSION = "how a hybrid search joins the two: by their `ranks` or by their `scor
 _LEXICAL_WEIGHT = "share that words have in a hybrid search; meaning has the rest"
 _EXPLAIN = "tell each hit's score and rank in each leg of the search"
 _HIGHLIGHT = "tell where words of the query stand in each hit's text"
+_RERANK = "put so many of the best hits in the order of the service's reranker; none by default"
 _GROUP_BY = "field with one value a document: hits are the best of each value, `top_k` of them"
 _GROUP_SIZE = "hits of each group; with top_k at most 1000 together"
 _COLLAPSE = "leave out a hit whose cosine with a better one is this or more"
@@ -152,13 +159,17 @@ class SearchRequest(Wanted):
     fusion: Fusion = Field(DEFAULT_FUSION, description=_FUSION)
     lexical_weight: LexicalWeight = Field(DEFAULT_LEXICAL_WEIGHT, description=_LEXICAL_WEIGHT)
     highlight: bool = Field(False, description=_HIGHLIGHT)
+    rerank: Rerank | None = Field(None, description=_RERANK)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.query is None) == (self.vector is None) or self._has_null:
             raise PydanticCustomError("one_of", "expected either a query or a vector")
-        if self.vector is not None and (self.mode != "dense" or self.highlight):
+        needs_words = self.mode != "dense" or self.highlight or self.rerank is not None
+        if self.vector is not None and needs_words:
             raise PydanticCustomError("no_words", "a vector has no words; send a query")
+        if self.rerank is not None and self.group_size > 1:
+            raise PydanticCustomError("rerank", "rerank goes with a group_size of 1")
         if self.min_score is not None and self.mode != "dense":
             raise PydanticCustomError("min_score", "min_score goes with mode dense only")
         return self
@@ -189,6 +200,9 @@ class SearchParameters(BaseModel):
     lexical_weight: LexicalWeight = Field(DEFAULT_LEXICAL_WEIGHT, description=_LEXICAL_WEIGHT)
     explain: bool = Field(False, description=_EXPLAIN)
     highlight: bool = Field(False, description=_HIGHLIGHT)
+    rerank: Annotated[Rerank, BeforeValidator(_from_digits)] | None = Field(
+        None, description=_RERANK
+    )
     group_by: str | None = Field(None, description=_GROUP_BY)
     group_size: Annotated[GroupSize, BeforeValidator(_from_digits)] = Field(
         1, description=_GROUP_SIZE
@@ -201,10 +215,14 @@ class SearchParameters(BaseModel):
 
 
 def _check_total(searches: list[SearchRequest]) -> list[SearchRequest]:
-    """Bound the reply, which is held in memory whole before it is sent."""
+    """Bound the reply, which is held in memory whole before it is sent, and the work."""
     if (total := sum(search.hits for search in searches)) > MAX_WINDOW:
         raise PydanticCustomError(
             "total", f"they ask for up to {total} hits, expected at most {MAX_WINDOW}"
+        )
+    if (total := sum(search.rerank or 0 for search in searches)) > MAX_BATCH_RERANK:
+        raise PydanticCustomError(
+            "total", f"their rerank add up to {total}, expected at most {MAX_BATCH_RERANK}"
         )
     return searches
 
@@ -214,7 +232,7 @@ class BatchRequest(Request):
 
     searches: Annotated[
         list[SearchRequest],
-        Field(min_length=1, description="their hits may add up to 10000"),
+        Field(min_length=1, description="their hits may add up to 10000, their rerank to 1000"),
         AfterValidator(_check_total),
     ]
 
@@ -225,6 +243,10 @@ class Scores(Reply):
     dense: float | None = Field(None, description="cosine")
     lexical: float | None = Field(
         None, description="BM25; null in a hybrid search where no word of the query was found"
+    )
+    hybrid: float | None = Field(None, description="both, fused; only beside `rerank`")
+    rerank: float | None = Field(
+        None, description="the reranker's; null behind the candidates that it put in order"
     )
 
 
@@ -242,6 +264,8 @@ class Explanation(Reply):
 
     dense: LegScore | None = None
     lexical: LegScore | None = None
+    hybrid: LegScore | None = Field(None, description="before reranking; only beside `rerank`")
+    rerank: LegScore | None = None
 
 
 class Duplicates(Reply):
@@ -256,7 +280,8 @@ class Hit(Reply):
 
     id: str
     score: float = Field(
-        description="orders the hits, higher is better: cosine, BM25 or both, fused"
+        description="orders the hits, higher is better: cosine, BM25 or both, fused; of hits that "
+        "were reranked the reranker's, and the hits behind them keep their own"
     )
     scores: Scores
     rank: int = Field(
@@ -283,7 +308,15 @@ class Took(Reply):
     encode: float = Field(description="text to vector")
     search: float = Field(description="vector to candidates, scored exactly")
     fetch: float = Field(description="texts and metadata of the hits")
+    rerank: float | None = Field(None, description="query and texts to scores, if asked for")
     total: float
+
+
+class Reranking(Reply):
+    """What the reranker read."""
+
+    candidates: int = Field(description="hits that it put in order; none for pages behind them")
+    truncated: int = Field(description="how many of them it read in part, being too long")
 
 
 class FacetValue(Reply):
@@ -314,6 +347,7 @@ class SearchReply(Reply):
     offset: int
     token_count: int = Field(description="tokens of the query that were read; 0 for a vector")
     truncated: bool = Field(description="whether the query was longer than the encoder reads")
+    reranking: Reranking | None = Field(None, description="if asked for with `rerank`")
     took: Took
 
 

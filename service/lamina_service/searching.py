@@ -32,6 +32,7 @@ from lamina_service.search_schemas import SearchRequest, SimilarRequest
 from lamina_service.service import Service
 
 STAGES = ("queue", "encode", "search", "fetch")
+RERANK_STAGE = "rerank"
 JOBS_TOGETHER = 8
 """More queries at once save little more, and the first of them waits for all."""
 
@@ -95,6 +96,7 @@ class SearchJob:
         vector = None
         if isinstance(request, SearchRequest):
             service.check_text(f"{part}query", request.query)
+            service.check_rerank(f"{part}rerank", request.rerank)
             if request.vector is not None:
                 vector = _direction(f"{part}vector", request.vector, searcher.dimension)
         options = _options(request, searcher.fields, part)
@@ -111,6 +113,11 @@ class SearchJob:
         """Whether the query is to be encoded before the search."""
         return self.text is not None and self.options.mode != "lexical"
 
+    @property
+    def texts(self) -> int:
+        """Texts that this is the work of: the query, and what a reranker may read."""
+        return 1 + (self.options.rerank or 0)
+
     def answer(self, query: EncodedQuery | None) -> Answer:
         """Search by the encoded query, or by what needs none, and write the reply."""
         began = time.perf_counter()
@@ -124,9 +131,10 @@ class SearchJob:
             raise BlankTextError(f"{self.part}query: {error}") from error
         seconds = {"queue": began - self.queued_at - encoding, **result.took}
         self.service.metrics.searched(seconds)
-        took = {stage: round(seconds.get(stage, 0.0) * 1000, 3) for stage in STAGES}
+        stages = (*STAGES, RERANK_STAGE) if self.options.rerank else STAGES
+        took = {stage: round(seconds.get(stage, 0.0) * 1000, 3) for stage in stages}
         took["total"] = round((time.perf_counter() - self.queued_at) * 1000, 3)
-        reply = {
+        reply: dict[str, Any] = {
             "collection": collection,
             "hits": [_hit(hit, self.request) for hit in result.hits],
             "total": result.total,
@@ -138,6 +146,8 @@ class SearchJob:
             "truncated": result.truncated,
             "took": took,
         }
+        if result.reranking is not None:
+            reply["reranking"] = result.reranking
         return Answer(orjson.dumps(reply), took)
 
     def _search(self, query: EncodedQuery | None, searcher: Searcher) -> SearchResult:
@@ -152,6 +162,30 @@ class SearchJob:
             return searcher.similar(self.document_id or "", self.options, own_parts=own_parts)
         except DocumentNotFoundError as error:  # which names the folder
             raise document_not_found(self.collection, self.document_id or "") from error
+
+
+async def answers_of(jobs: Sequence[SearchJob]) -> list[Answer]:
+    """Queue searches of one request, and wait for their answers.
+
+    Those with a reranker in them go one by one: a search that was taken up together with one would
+    wait for all that it reads.
+
+    Raises:
+        QueueFullError: If the queue is full.
+        Exception: The first that a search raised.
+    """
+    alone = any(job.options.rerank for job in jobs)
+    return await jobs[0].service.searches.map_together(
+        answer_alone if alone else answer_together,
+        jobs,
+        together=1 if alone else JOBS_TOGETHER,
+        weights=[job.texts for job in jobs],
+    )
+
+
+def answer_alone(jobs: Sequence[SearchJob]) -> Iterator[Answer | Exception]:
+    """As `answer_together`, for searches that the queue is not to join with others."""
+    return answer_together(jobs)
 
 
 def answer_together(jobs: Sequence[SearchJob]) -> Iterator[Answer | Exception]:
@@ -210,6 +244,7 @@ def _options(
         fusion=request.fusion,
         lexical_weight=request.lexical_weight,
         highlight=request.highlight,
+        rerank=request.rerank,
     )
 
 

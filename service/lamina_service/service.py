@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Self
 
 from lamina_index.encoder import OnnxEncoder
+from lamina_index.reranker import OnnxReranker
 from lamina_index.runtime import available_threads
 from lamina_service.aliases import Aliases
 from lamina_service.background_encoder import BackgroundEncoder
@@ -60,6 +61,7 @@ class Service:
     keys: KeyStore
     encoder: OnnxEncoder
     write_encoder: BackgroundEncoder
+    reranker: OnnxReranker | None
     aliases: Aliases
     catalog: Catalog
     searches: WorkQueue
@@ -85,10 +87,20 @@ class Service:
             device=settings.device,
             threads=1,  # each of the queue's threads runs one text at a time
         )
+        reranker = None
+        if settings.reranker is not None:
+            reranker = OnnxReranker.load(settings.reranker, device=settings.device, threads=1)
         metrics.encoder_loaded(encoder.name, encoder.precision, encoder.provider)
         aliases = Aliases(settings.data)
         write_encoder = BackgroundEncoder(encoder, threads=threads)
-        catalog = Catalog(settings.data, encoder, metrics, aliases, write_encoder=write_encoder)
+        catalog = Catalog(
+            settings.data,
+            encoder,
+            metrics,
+            aliases,
+            write_encoder=write_encoder,
+            reranker=reranker,
+        )
         catalog.open()
         searches = WorkQueue(
             "search",
@@ -113,6 +125,7 @@ class Service:
             keys=keys,
             encoder=encoder,
             write_encoder=write_encoder,
+            reranker=reranker,
             aliases=aliases,
             catalog=catalog,
             searches=searches,
@@ -135,6 +148,8 @@ class Service:
         self.aliases.close()
         self.write_encoder.close()
         self.encoder.close()
+        if self.reranker is not None:
+            self.reranker.close()
         self.keys.close()
 
     def check_text(self, field: str, text: str | None) -> None:
@@ -157,6 +172,24 @@ class Service:
         if count > limit:
             raise InvalidRequestError(field, f"{count} items, expected at most {limit}")
 
+    def check_rerank(self, field: str, depth: int | None) -> None:
+        """Refuse to rerank more than the limit, or without a reranker.
+
+        Raises:
+            InvalidRequestError: If so.
+        """
+        if depth is None:
+            return
+        if self.reranker is None:
+            raise InvalidRequestError(
+                field,
+                "this service has no reranker; leave it out, or start the service with "
+                "--reranker FOLDER (made by `lamina export --reranker`)",
+            )
+        limit = self.settings.max_rerank
+        if depth > limit:
+            raise InvalidRequestError(field, f"{depth} candidates, expected at most {limit}")
+
     def describe(self) -> dict[str, Any]:
         """Tell what runs here, for `/info`."""
         collections = self.catalog.describe_all()
@@ -169,12 +202,25 @@ class Service:
                 "max_tokens": self.encoder.max_tokens,
                 "provider": self.encoder.provider,
             },
+            "reranker": self._describe_reranker(),
             "threads": self.searches.threads,
             "workers": self.settings.workers,
             "queue": {"depth": self.searches.depth, "capacity": self.searches.capacity},
             "versions": _versions(),
             "aliases": self.catalog.aliases,
             "collections": collections,
+        }
+
+    def _describe_reranker(self) -> dict[str, Any] | None:
+        if self.reranker is None:
+            return None
+        return {
+            "name": self.reranker.name,
+            "precision": self.reranker.precision,
+            "fingerprint": self.reranker.fingerprint,
+            "max_tokens": self.reranker.max_tokens,
+            "max_rerank": self.settings.max_rerank,
+            "provider": self.reranker.provider,
         }
 
 

@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from lamina_index.compaction import MAX_AGE, MAX_DELTA
 from lamina_index.manifest import Precision
 from lamina_index.onnx_session import Device
+from lamina_index.search_options import MAX_RERANK
 from lamina_index.view import DELTA_LIMIT
 from lamina_service.errors import SettingsError
 
@@ -36,6 +37,12 @@ class Settings(BaseSettings):
     encoder: str = Field("default", description="bundled encoder's name, or an encoder folder")
     precision: Precision | None = Field(None, description="graph to run; by default the fastest")
     device: Device = Field("auto", description="cuda refuses to start where CUDA does not run it")
+    reranker: Path | None = Field(
+        None, description="folder of a reranker; without one no search can ask for it"
+    )
+    max_rerank: int = Field(
+        MAX_RERANK, ge=1, le=MAX_RERANK, description="most candidates of a search to be reranked"
+    )
     threads: int | None = Field(
         None, ge=1, le=1024, description="texts encoded at once by a worker; CPUs / workers"
     )

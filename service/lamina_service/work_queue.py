@@ -22,11 +22,13 @@ class _Batch(Generic[T, R]):
     Attributes:
         function: What to do with some items; gives each one's result or error, in order.
         together: How many items, of other requests too, it may be given at once.
+        weight: What the items count for in the queue's depth.
     """
 
     function: Callable[[Sequence[T]], Iterator[R | Exception]]
     together: int
     items: Sequence[T]
+    weight: int
     results: list[Any]
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[list[R]]
@@ -64,10 +66,11 @@ _Share = list[tuple[_Batch[Any, Any], int]]
 class WorkQueue:
     """Threads that work on the items of many requests in turn.
 
-    A request is admitted, whole, while fewer than `capacity` items wait or run. So never more than
-    `capacity - 1` and the largest request's items do, and what is admitted waits for a bounded
-    time. Requests take turns item by item: one with a hundred texts does not hold up one with a
-    single query. `map`, `map_together` and `run` belong to the event loop's thread.
+    A request is admitted, whole, while items of less than `capacity` in weight wait or run; an item
+    weighs 1 unless told otherwise. So never more than `capacity - 1` and the largest request do,
+    and what is admitted waits for a bounded time. Requests take turns item by item: one with a
+    hundred texts does not hold up one with a single query. `map`, `map_together` and `run` belong
+    to the event loop's thread.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class WorkQueue:
         self.threads = threads
         self.capacity = capacity
         self.depth = 0
+        self._items = 0
         self._on_depth = on_depth
         self._waiting: SimpleQueue[_Batch[Any, Any] | None] = SimpleQueue()
         self._workers = [
@@ -113,6 +117,7 @@ class WorkQueue:
         items: Sequence[T],
         *,
         together: int,
+        weights: Sequence[int] | None = None,
     ) -> list[R]:
         """As `map`, with a function that does up to `together` items at once for less.
 
@@ -121,6 +126,7 @@ class WorkQueue:
 
         Args:
             function: Gives each item's result or its error, in order, as soon as it is done.
+            weights: What each item counts for, in texts; 1 by default.
         """
         if not items:
             return []
@@ -128,10 +134,12 @@ class WorkQueue:
             raise QueueFullError(
                 f"{self.depth} texts wait or run, the limit is {self.capacity}; try again later"
             )
-        self._change_depth(len(items))
+        batch_weight = len(items) if weights is None else sum(weights)
+        self._change_depth(len(items), batch_weight)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[R]] = loop.create_future()
-        self._waiting.put(_Batch(function, together, items, [None] * len(items), loop, future))
+        results = [None] * len(items)
+        self._waiting.put(_Batch(function, together, items, batch_weight, results, loop, future))
         return await future
 
     def close(self) -> None:
@@ -155,7 +163,7 @@ class WorkQueue:
 
     def _share(self, batch: _Batch[Any, Any]) -> tuple[_Share, _Batch[Any, Any] | None]:
         """Take an item and those that may be done with it; what else was next in the queue."""
-        size = min(batch.together, -(-self.depth // self.threads))
+        size = min(batch.together, -(-self._items // self.threads))
         share: _Share = []
         while True:
             position, more = batch.take()
@@ -185,7 +193,7 @@ class WorkQueue:
                 batch.loop.call_soon_threadsafe(self._finish, batch)
 
     def _finish(self, batch: _Batch[Any, Any]) -> None:
-        self._change_depth(-len(batch.items))
+        self._change_depth(-len(batch.items), -batch.weight)
         if batch.future.done():  # cancelled
             return
         if batch.error is None:
@@ -193,8 +201,9 @@ class WorkQueue:
         else:
             batch.future.set_exception(batch.error)
 
-    def _change_depth(self, change: int) -> None:
-        self.depth += change
+    def _change_depth(self, items: int, weight: int) -> None:
+        self._items += items
+        self.depth += weight
         self._on_depth(self.depth)
 
 

@@ -86,3 +86,25 @@ def test_a_search_by_words_needs_no_encoder_and_explains_itself(
     assert first.split()[1] == "0.0164"  # 1 / 61
     assert "(1)" in first
     assert "- (-)" in rest[-1]
+
+
+def test_a_reranker_orders_the_best_hits_and_tells_what_it_cut(
+    collection: Path, overlap_reranker: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = ["search", str(collection), "bread and butter", "--rerank", str(overlap_reranker)]
+    assert main([*query, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    scores = [hit["scores"]["rerank"] for hit in result["hits"]]
+    assert scores == sorted(scores, reverse=True)
+    assert result["reranking"] == {"candidates": 4, "truncated": 1}
+    assert main([*query, "--depth", "2", "--explain"]) == 0
+    out, err = capsys.readouterr()
+    assert "rerank (rank)" in out.splitlines()[0]
+    assert err == "lamina: 1 of 2 texts were cut for the reranker\n"
+
+
+def test_a_folder_that_is_no_reranker_is_told(
+    collection: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["search", str(collection), "bread", "--rerank", str(tmp_path)]) == 1
+    assert "no reranker.json there; make one with" in capsys.readouterr().err

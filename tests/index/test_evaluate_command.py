@@ -125,6 +125,8 @@ def test_the_quora_release_is_split_measured_and_written(
         (["--beir", "b", "--url", "u", "--name", "n", "--encoder", "e"], "service's own encoder"),
         (["--beir", "b", "--collection", "c", "--url", "u", "--name", "n"], "not both"),
         (["--beir", "b", "--collection", "c", "--distractors", "d"], "build them in"),
+        (["--beir", "b", "--rerank", "r"], "--rerank goes with --collection"),
+        (["--beir", "b", "--collection", "c", "--depth", "9"], "--depth goes with --rerank"),
         (["--quora", "q.tsv", "--split", "dev"], "--quora has one split only"),
     ],
 )
@@ -147,3 +149,21 @@ def test_an_output_that_cannot_be_made_is_told_before_the_work(
     taken.touch()
     assert main(["evaluate", *files, "--output", str(taken)]) == 1
     assert capsys.readouterr().err == f"lamina: {taken}: cannot be written (File exists)\n"
+
+
+def test_a_reranker_is_measured_and_named(
+    files: list[str],
+    tmp_path: Path,
+    overlap_reranker: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _, corpus, *queries = files
+    folder = str(tmp_path / "collection")
+    build = ["index", "build", "--input", corpus, "--id-field", "qid", "--collection", folder]
+    assert main(build) == 0
+    capsys.readouterr()
+    options = [*queries, "--collection", folder, "--rerank", str(overlap_reranker), "--depth", "2"]
+    assert main(["evaluate", *options, "--json"]) == 0
+    searched = json.loads(capsys.readouterr().out)["searched"]
+    assert searched["kind"] == f"collection {folder}, best 2 reranked"
+    assert searched["reranker"]["name"] == "overlap"

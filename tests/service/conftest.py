@@ -117,6 +117,13 @@ def service(data: Path) -> Iterator[Running]:
 
 
 @pytest.fixture(scope="session")
+def reranking_service(data: Path, overlap_reranker: Path) -> Iterator[Running]:
+    """The same with a reranker whose scores can be counted."""
+    with running(Settings(data=data, reranker=overlap_reranker, threads=2)) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
 def changing_service(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """The same on a copy of the data folder, with a folder for archives, to be changed."""
     folder = tmp_path_factory.mktemp("changing")

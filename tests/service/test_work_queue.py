@@ -206,3 +206,26 @@ def test_what_breaks_a_whole_share_is_the_error_of_all_in_it(queue: WorkQueue) -
 
     asyncio.run(scenario())
     assert queue.depth == 0
+
+
+def test_items_that_weigh_much_fill_the_queue_but_are_still_spread_over_the_threads() -> None:
+    depths: list[int] = []
+    queue = WorkQueue("test", threads=2, capacity=10, on_depth=depths.append)
+    both = threading.Barrier(2, timeout=10)
+
+    def meet(items: Sequence[str]) -> Iterator[str]:
+        both.wait()  # broken if one thread takes both
+        yield from items
+
+    async def scenario() -> None:
+        first = asyncio.ensure_future(
+            queue.map_together(meet, ["a", "b"], together=8, weights=[6, 7])
+        )
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFullError, match="13 texts wait or run, the limit is 10"):
+            await queue.run(str, 1)
+        assert await first == ["a", "b"]
+
+    asyncio.run(scenario())
+    assert depths == [13, 0]
+    queue.close()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,20 +50,49 @@ def check_parity(source: Source, runner: GraphRunner) -> dict[str, Any]:
     Raises:
         ExportError: If any value differs by more than `MAX_ABSOLUTE_DIFFERENCE`.
     """
+    return check_cells(
+        partial(_difference, source, runner),
+        origin=source.folder,
+        vocabulary=source.vocabulary,
+        max_positions=source.max_positions,
+    )
+
+
+def check_cells(
+    difference: Callable[[NDArray[np.int64], NDArray[np.int64]], float],
+    *,
+    origin: Path,
+    vocabulary: int,
+    max_positions: int | None,
+) -> dict[str, Any]:
+    """Compare torch and ONNX on random ids of every (batch, length) cell, with ragged padding.
+
+    Args:
+        difference: The largest one for input_ids and attention_mask, (B, T) each.
+        origin: The model's folder, for the message of an error.
+        vocabulary: Number of token ids.
+        max_positions: Longest input; None where unbounded.
+
+    Returns:
+        As `check_parity`.
+
+    Raises:
+        ExportError: If any value differs by more than `MAX_ABSOLUTE_DIFFERENCE`.
+    """
     generator = np.random.default_rng(0)
-    cells = _cells(source.max_positions)
+    cells = _cells(max_positions)
     worst, worst_cell = 0.0, cells[0]
     for batch, length in cells:
-        ids = generator.integers(0, source.vocabulary, (batch, length))
+        ids = generator.integers(0, vocabulary, (batch, length))
         used = generator.integers(1, length + 1, batch)
         used[0] = length
         mask = (np.arange(length) < used[:, None]).astype(np.int64)  # (B, T)
-        difference = _difference(source, runner, ids, mask)
-        if not difference <= worst:  # also true of NaN
-            worst, worst_cell = difference, (batch, length)
+        found = difference(ids, mask)
+        if not found <= worst:  # also true of NaN
+            worst, worst_cell = found, (batch, length)
     if not worst <= MAX_ABSOLUTE_DIFFERENCE:
         raise ExportError(
-            f"{source.folder}: torch and ONNX differ by {worst:.2g} at batch {worst_cell[0]}, "
+            f"{origin}: torch and ONNX differ by {worst:.2g} at batch {worst_cell[0]}, "
             f"length {worst_cell[1]}; expected at most {MAX_ABSOLUTE_DIFFERENCE:.0e}, not exported"
         )
     return {

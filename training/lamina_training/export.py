@@ -116,7 +116,7 @@ def export_encoder(
             add_weights(folder, source)
         card = card_text(manifest, with_weights=with_weights)
         (folder / "README.md").write_text(card, encoding="utf-8")
-        _add_licence(folder, source)
+        add_licence(folder, origin=source.folder, license=source.license)
         for precision in set(PRECISIONS) - set(precisions):
             (folder / GRAPH_FILES[precision]).unlink(missing_ok=True)
         folder.chmod(0o755)
@@ -229,7 +229,7 @@ def _write_manifest(
         precisions=files,
         probes=list(PROBES),
         parity=parity,
-        provenance={**source.provenance, "command": command, "versions": _versions()},
+        provenance={**source.provenance, "command": command, "versions": versions()},
     )
     marked = {
         precision: file.model_copy(update={"fingerprint": draft.fingerprint_of(file.sha256)})
@@ -269,17 +269,18 @@ def _check_batch(source: Source, runner: GraphRunner, alone: NDArray[np.float32]
         )
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Tell the versions of what made a folder, for its manifest."""
     names = ("torch", "transformers", "sentence-transformers", "onnx", "onnxruntime", "numpy")
     found = {name: importlib.metadata.version(name) for name in names}
     return {"python": platform.python_version(), **found}
 
 
-def _add_licence(folder: Path, source: Source) -> None:
+def add_licence(folder: Path, *, origin: Path, license: str) -> None:
     """Put the licence text beside the weights: the base's own, or Apache's where that is it."""
-    own = source.folder / "LICENSE"
+    own = origin / "LICENSE"
     if own.is_file():
         shutil.copyfile(own, folder / "LICENSE")
-    elif source.license == "apache-2.0":
+    elif license == "apache-2.0":
         text = importlib.resources.files("lamina_training").joinpath("apache-2.0.txt")
         (folder / "LICENSE").write_bytes(text.read_bytes())

@@ -23,28 +23,60 @@ INPUTS = ("input_ids", "attention_mask")
 
 
 def export_fp32(source: Source, path: Path) -> None:
-    """Write the graph: INPUTS int64 (B, T), both dynamic, to what `source.outputs` names."""
-    ids = torch.full((2, 7), min(5, source.vocabulary - 1), dtype=torch.int64)
-    mask = torch.ones_like(ids)
+    """Write an encoder's graph: INPUTS int64 (B, T) to what `source.outputs` names."""
+    export_graph(
+        source.model,
+        path,
+        inputs=INPUTS,
+        outputs=source.outputs,
+        vocabulary=source.vocabulary,
+        max_positions=source.max_positions,
+    )
+
+
+def export_graph(
+    model: torch.nn.Module,
+    path: Path,
+    *,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    vocabulary: int,
+    max_positions: int | None,
+) -> None:
+    """Write the graph of a model that reads token ids, both dimensions dynamic.
+
+    Args:
+        model: Takes `inputs` in their order, int64 (B, T).
+        path: File to write.
+        inputs: input_ids, attention_mask and perhaps token_type_ids.
+        outputs: Names of what the model returns.
+        vocabulary: Number of token ids.
+        max_positions: Longest input; None where unbounded.
+    """
+    mask = torch.ones((2, 7), dtype=torch.int64)
     mask[1, 4:] = 0
+    examples = {
+        "input_ids": torch.full((2, 7), min(5, vocabulary - 1), dtype=torch.int64),
+        "attention_mask": mask,
+        "token_type_ids": torch.zeros((2, 7), dtype=torch.int64),
+    }
     batch = torch.export.Dim("batch", min=1)
-    length = torch.export.Dim("length", min=1, max=source.max_positions)
-    shape = {0: batch, 1: length}
+    length = torch.export.Dim("length", min=1, max=max_positions)
     with _quiet():
         program = torch.onnx.export(
-            source.model,
-            (ids, mask),
+            model,
+            tuple(examples[name] for name in inputs),
             dynamo=True,
             opset_version=OPSET,
-            input_names=list(INPUTS),
-            output_names=list(source.outputs),
-            dynamic_shapes={"input_ids": shape, "attention_mask": shape},
+            input_names=list(inputs),
+            output_names=list(outputs),
+            dynamic_shapes={name: {0: batch, 1: length} for name in inputs},
             verbose=False,
         )
     assert program is not None  # only without dynamo
-    model = program.model_proto
-    strip_trace_notes(model)
-    onnx.save(model, path)
+    written = program.model_proto
+    strip_trace_notes(written)
+    onnx.save(written, path)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -204,20 +205,79 @@ def _describe(origin: str, found: EncoderFolder, loaded: Any, ending: Ending) ->
     config = transformer.config
     if getattr(config, "is_encoder_decoder", False):
         raise ExportError(f"{folder}: an encoder-decoder; expected an encoder")
-    backend = getattr(loaded.tokenizer, "backend_tokenizer", None)
+    tokenizer_json = plain_tokenizer(folder, loaded.tokenizer)
+    positions = max_positions(config)
+    limits = (loaded.max_seq_length, loaded.tokenizer.model_max_length, positions)
+    max_tokens = shortest_limit(folder, limits)
+    described = describe_origin(origin, found)
+    return Source(
+        name=described.name,
+        folder=folder,
+        transformer_folder=transformer_folder,
+        model=_pooled(transformer, ending.modules, config).eval(),
+        outputs=(*OUTPUTS, *(["layer_weights"] if ending.attention == "kept" else [])),
+        ending=ending,
+        sentence_transformer=loaded,
+        tokenizer_json=tokenizer_json,
+        tokenizer_config=tokenizer_config(transformer_folder, max_tokens),
+        dimension=int(loaded.get_embedding_dimension()),
+        max_tokens=max_tokens,
+        max_positions=positions,
+        layers=int(config.num_hidden_layers),
+        vocabulary=int(config.vocab_size),
+        prompts=prompts,
+        license=described.license,
+        language=described.language,
+        provenance={
+            **described.provenance,
+            **({"layer_pooling": ending.trained} if ending.trained else {}),
+        },
+    )
+
+
+def plain_tokenizer(folder: Path, tokenizer: Any) -> str:
+    """Write a fast tokenizer of transformers as a `tokenizers` file that neither cuts nor pads.
+
+    Raises:
+        ExportError: If it has no such form.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise ExportError(f"{folder}: no fast tokenizer (tokenizer.json); convert it first")
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_str(backend.to_str())
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    positions = max_positions(config)
-    limits = [loaded.max_seq_length, loaded.tokenizer.model_max_length, positions]
+    plain = Tokenizer.from_str(backend.to_str())
+    plain.no_truncation()
+    plain.no_padding()
+    return str(plain.to_str(pretty=True))
+
+
+def shortest_limit(folder: Path, limits: Sequence[int | None]) -> int:
+    """Choose the longest input that all limits allow, in tokens.
+
+    Raises:
+        ExportError: If there is none: a tokenizer without a limit says a huge number.
+    """
     max_tokens = min(int(limit) for limit in limits if limit)
     if max_tokens > 1_000_000:
         raise ExportError(f"{folder}: no bound on a text's length; set max_seq_length")
-    weights = sorted(transformer_folder.glob("*.safetensors"))
+    return max_tokens
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a model comes from, for its manifest."""
+
+    name: str
+    license: str
+    language: str
+    provenance: dict[str, Any]
+
+
+def describe_origin(origin: str, found: EncoderFolder) -> Origin:
+    """Tell a model's name, terms and base from its files and what `lamina train` left there."""
+    folder = found.root
+    weights = sorted(found.transformer.glob("*.safetensors"))
     hashes = {path.name: sha256_file(path) for path in weights}
     pinned = next(
         (model for model in PINNED_MODELS.values() if model.weights_sha256 in hashes.values()), None
@@ -227,28 +287,13 @@ def _describe(origin: str, found: EncoderFolder, loaded: Any, ending: Ending) ->
     pinned = pinned or PINNED_MODELS.get(trained_from)
     base = trained_from or (Path(origin).name if Path(origin).is_dir() else origin)
     card = front_matter(_read_text(folder / "README.md"))
-    return Source(
+    return Origin(
         name=pinned.name if pinned and not training else Path(origin).name,
-        folder=folder,
-        transformer_folder=transformer_folder,
-        model=_pooled(transformer, ending.modules, config).eval(),
-        outputs=(*OUTPUTS, *(["layer_weights"] if ending.attention == "kept" else [])),
-        ending=ending,
-        sentence_transformer=loaded,
-        tokenizer_json=tokenizer.to_str(pretty=True),
-        tokenizer_config=_tokenizer_config(transformer_folder, max_tokens),
-        dimension=int(loaded.get_embedding_dimension()),
-        max_tokens=max_tokens,
-        max_positions=positions,
-        layers=int(config.num_hidden_layers),
-        vocabulary=int(config.vocab_size),
-        prompts=prompts,
         license=pinned.license if pinned else card.get("license", "unknown"),
         language="en" if pinned else card.get("language", "unknown"),
         provenance={
             "base": pinned.hub_id if pinned else base,
             "weights_sha256": hashes,
-            **({"layer_pooling": ending.trained} if ending.trained else {}),
             **({"training": training} if training else {}),
         },
     )
@@ -289,10 +334,11 @@ def _prompts(folder: Path, loaded: Any) -> Prompts:
     )
 
 
-def _tokenizer_config(folder: Path, max_tokens: int) -> dict[str, Any]:
+def tokenizer_config(folder: Path, max_tokens: int) -> dict[str, Any]:
+    """Take over a tokenizer's settings, without the path of whoever trained it."""
     path = folder / "tokenizer_config.json"
     content = read_json(path) if path.is_file() else {}
-    content.pop("name_or_path", None)  # a path of whoever trained it
+    content.pop("name_or_path", None)
     return {**content, "model_max_length": max_tokens}
 
 

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from lamina_index.search_options import DEFAULT_FUSION, DEFAULT_LEXICAL_WEIGHT, SearchOptions
+from lamina_index.search_options import (
+    DEFAULT_FUSION,
+    DEFAULT_LEXICAL_WEIGHT,
+    DEFAULT_RERANK,
+    MAX_RERANK,
+    SearchOptions,
+)
 
 if TYPE_CHECKING:
     from lamina_index.encoder import OnnxEncoder
@@ -72,6 +78,18 @@ def evaluate(
     lexical_weight: Annotated[
         float, typer.Option(min=0, max=0.999, help="Share of words in a hybrid search.")
     ] = DEFAULT_LEXICAL_WEIGHT,
+    rerank: Annotated[
+        Path | None, typer.Option(help="Folder of a reranker that puts the best hits in order.")
+    ] = None,
+    depth: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=MAX_RERANK,
+            help=f"How many hits are reranked, {DEFAULT_RERANK} with --rerank; with --url by the "
+            "service's own reranker.",
+        ),
+    ] = None,
     distractors: Annotated[
         list[Path] | None, typer.Option(help="More documents to search, relevant to nothing.")
     ] = None,
@@ -100,14 +118,19 @@ def evaluate(
     if output is not None:
         with _writing(output):  # now, not after minutes of work
             output.mkdir(parents=True, exist_ok=True)
-    options = SearchOptions(mode=mode, fusion=fusion, lexical_weight=lexical_weight)
+    options = SearchOptions(
+        mode=mode,
+        fusion=fusion,
+        lexical_weight=lexical_weight,
+        rerank=DEFAULT_RERANK if rerank is not None and depth is None else depth,
+    )
     with ExitStack() as stack:
         inputs = _inputs(given, seed=seed, keep_self=keep_self)
         if url is not None:
             retriever = _of_service(stack, url, name or "", options)
         else:
             loaded = stack.enter_context(_loaded_encoder(encoder, precision))
-            retriever = _of_encoder(stack, loaded, inputs, collection, options)
+            retriever = _of_encoder(stack, loaded, inputs, collection, options, rerank)
         found = measure(inputs.judged, retriever, seed=seed, keep_self=keep_self)
     values = report_values(found, sources=inputs.sources, command=_command_line(given))
     for warning in warnings_of(values):
@@ -154,6 +177,14 @@ def _check_usage(given: Set[str]) -> None:
             bool(given & {"mode", "fusion", "lexical_weight"})
             and not given & {"collection", "url"},
             "--mode, --fusion and --lexical-weight go with --collection and --url",
+        ),
+        (
+            "rerank" in given and "collection" not in given,
+            "--rerank goes with --collection; with --url give --depth for the service's reranker",
+        ),
+        (
+            "depth" in given and not given & {"rerank", "url"},
+            "--depth goes with --rerank, or with --url for the service's own reranker",
         ),
         (
             "queries" in given and not given & {"corpus", "collection", "url"},
@@ -211,11 +242,17 @@ def _of_encoder(
     inputs: EvaluationInputs,
     collection: Path | None,
     options: SearchOptions,
+    rerank: Path | None,
 ) -> Retriever:
     if collection is not None:
         from lamina_index.retrievers import CollectionRetriever
 
-        return stack.enter_context(CollectionRetriever(collection, encoder, options))
+        reranker = None
+        if rerank is not None:
+            from lamina_index.reranker import OnnxReranker
+
+            reranker = OnnxReranker.load(rerank, threads=1)  # queries are spread over the CPUs
+        return stack.enter_context(CollectionRetriever(collection, encoder, options, reranker))
     from lamina_index.exact_corpus import ExactCorpus
 
     assert inputs.corpus is not None  # by _check_usage

@@ -12,7 +12,9 @@ from lamina_index.commands.options import read_filter
 from lamina_index.search_options import (
     DEFAULT_FUSION,
     DEFAULT_LEXICAL_WEIGHT,
+    DEFAULT_RERANK,
     MAX_GROUP_SIZE,
+    MAX_RERANK,
     SearchOptions,
 )
 
@@ -56,6 +58,12 @@ def search(
     lexical_weight: Annotated[
         float, typer.Option(min=0, max=0.999, help="Share of words in a hybrid search.")
     ] = DEFAULT_LEXICAL_WEIGHT,
+    rerank: Annotated[
+        Path | None, typer.Option(help="Folder of a reranker that puts the best hits in order.")
+    ] = None,
+    depth: Annotated[
+        int, typer.Option(min=1, max=MAX_RERANK, help="How many hits it puts in order.")
+    ] = DEFAULT_RERANK,
     group_by: Annotated[
         str | None, typer.Option(help="Field of which each value gives its best documents.")
     ] = None,
@@ -91,15 +99,23 @@ def search(
             collapse=collapse,
             explain=explain,
             highlight=json and similar is None,
+            rerank=None if rerank is None else depth,
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     if similar is not None and mode != "dense":
         raise typer.BadParameter("--similar goes by meaning, so with --mode dense only")
+    if similar is not None and rerank is not None:
+        raise typer.BadParameter("--rerank reads a query, and does not go with --similar")
+    reranker = None
+    if rerank is not None:
+        from lamina_index.reranker import OnnxReranker
+
+        reranker = OnnxReranker.load(rerank)
     needs_encoder = similar is None and mode != "lexical"
     loaded = OnnxEncoder.load(encoder, precision=precision) if needs_encoder else None
     text = " ".join(query or ())
-    with Searcher.open(collection, loaded) as searcher:
+    with Searcher.open(collection, loaded, reranker) as searcher:
         if filter is not None:
             options = replace(options, filter=read_filter(filter, searcher.fields))
         if similar is None:
@@ -116,6 +132,12 @@ def search(
         return
     if result.truncated:
         typer.echo(f"lamina: the query was cut to {result.token_count} tokens", err=True)
+    if result.reranking is not None and result.reranking.truncated:
+        typer.echo(
+            f"lamina: {result.reranking.truncated} of {result.reranking.candidates} texts were cut "
+            "for the reranker",
+            err=True,
+        )
     from rich.table import Table
     from rich.text import Text
 

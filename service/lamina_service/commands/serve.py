@@ -19,6 +19,12 @@ def serve(
     encoder: Annotated[str | None, typer.Option(help="Bundled encoder's name or folder.")] = None,
     precision: Annotated[str | None, typer.Option(help="int8, fp16 or fp32.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    reranker: Annotated[
+        Path | None, typer.Option(help="Folder of a reranker; none by default.")
+    ] = None,
+    max_rerank: Annotated[
+        int | None, typer.Option(help="Most candidates of a search to be reranked; 200.")
+    ] = None,
     threads: Annotated[
         int | None, typer.Option(help="Texts encoded at once by a worker; CPUs / workers.")
     ] = None,
@@ -45,6 +51,8 @@ def serve(
         encoder=encoder,
         precision=precision,
         device=device,
+        reranker=reranker,
+        max_rerank=max_rerank,
         threads=threads,
         queue_size=queue_size,
         metrics=metrics,

@@ -15,6 +15,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
 
 @app.command()
 def export(
+    context: typer.Context,
     origin: Annotated[
         str,
         typer.Argument(
@@ -39,7 +40,22 @@ def export(
         Literal["cls", "mean"] | None,
         typer.Option(help="Take a layer pooling off: return the last layer's [CLS] or mean."),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="The encoder's name.")] = None,
+    reranker: Annotated[
+        bool,
+        typer.Option(
+            "--reranker",
+            help="Make a reranker of a sequence classifier: a cross-encoder, or a run of task "
+            "classification on pairs. Written in fp32.",
+        ),
+    ] = False,
+    relevant_label: Annotated[
+        str | None,
+        typer.Option(help="Reranker: the class that means that the text answers the query."),
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Reranker: where a pair is cut; 512, or the model's limit.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The encoder's or reranker's name.")] = None,
     compare: Annotated[
         bool,
         typer.Option(
@@ -59,10 +75,18 @@ def export(
 
     Writes the graphs, tokenizer, encoder.json (with probes that are re-checked wherever it is
     served) and a model card. Fails, and leaves nothing, if torch and ONNX differ. Of a run that was
-    trained with attention over layers the card also tells what keeping it gains and costs.
+    trained with attention over layers the card also tells what keeping it gains and costs. With
+    --reranker it exports a cross-encoder, with reranker.json.
     """
     from lamina_index.errors import LaminaError
 
+    shown = Path(origin).name if Path(origin).is_dir() else origin
+    if reranker:
+        _check_reranker_usage(context)
+        _export_reranker(origin, target, shown, relevant_label, max_tokens, name, cache)
+        return
+    if relevant_label is not None or max_tokens is not None:
+        raise typer.BadParameter("--relevant-label and --max-tokens go with --reranker")
     with training_extra():
         from lamina_training.export import export_encoder
         from lamina_training.export_forms import dev_to_compare
@@ -77,7 +101,6 @@ def export(
             dev = dev_to_compare(origin, data)
         except LaminaError as error:
             not_compared = error
-    shown = Path(origin).name if Path(origin).is_dir() else origin
     manifest = export_encoder(
         origin,
         target,
@@ -114,3 +137,57 @@ def export(
         scores = [f"{name} {row[name]:.4f}" for name in ("sts", "retrieval") if name in row]
         size = f"{row['milliseconds']:.2f} ms a text, {row['size_bytes'] / 1e6:.1f} MB"
         typer.echo(f"  {row['form']}, {row['precision']}: {', '.join([*scores, size])}")
+
+
+_OF_ENCODERS = ("precision", "with_weights", "keep_attention", "strip", "compare", "data")
+
+
+def _check_reranker_usage(context: typer.Context) -> None:
+    """Refuse options that mean nothing for a reranker.
+
+    Raises:
+        BadParameter: Naming them.
+    """
+    given = [
+        f"--{parameter.name.replace('_', '-')}"
+        for parameter in context.command.params
+        if parameter.name in _OF_ENCODERS
+        and context.params[parameter.name] != parameter.get_default(context)
+    ]
+    if given:
+        raise typer.BadParameter(f"{', '.join(given)}: for encoders, not with --reranker")
+
+
+def _export_reranker(
+    origin: str,
+    target: Path,
+    shown: str,
+    relevant_label: str | None,
+    max_tokens: int | None,
+    name: str | None,
+    cache: Path,
+) -> None:
+    with training_extra():
+        from lamina_training.reranker_export import export_reranker
+    quiet_transformers()
+    options = ["--reranker"]
+    options += ["--relevant-label", relevant_label] if relevant_label else []
+    options += ["--max-tokens", str(max_tokens)] if max_tokens else []
+    options += ["--name", name] if name else []
+    manifest = export_reranker(
+        origin,
+        target,
+        cache=cache,
+        relevant_label=relevant_label,
+        max_tokens=max_tokens,
+        name=name,
+        command=shlex.join(["lamina", "export", shown, "OUT", *options]),
+    )
+    label = manifest.relevant_label
+    meaning = f"log-odds of {label}" if label else "the model's output"
+    size = manifest.precisions["fp32"].size_bytes / 1e6
+    typer.echo(f"{target}: {manifest.name}, score: {meaning}, {manifest.max_tokens} tokens a pair")
+    typer.echo(
+        f"  torch and ONNX differ by {manifest.parity['fp32']['max_absolute_difference']:.2g} at "
+        f"most; fp32, {size:.1f} MB"
+    )
