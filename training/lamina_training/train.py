@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -32,6 +33,8 @@ from lamina_training.train_config import (
 from lamina_training.train_contrastive import contrastive_trainer
 from lamina_training.train_distil import distil_trainer
 from lamina_training.training_arguments import Setting
+
+_logger = logging.getLogger(__name__)
 
 _NO_SPACE = ("os error 28)", "os error 122)")
 """How safetensors, in whose errors there is no errno, says ENOSPC and EDQUOT."""
@@ -86,6 +89,7 @@ def train(
             written before stay whole.
     """
     cpu = _stay_on_cpu(config)
+    config = _with_precision(config, cpu=cpu)
     processes = PartialState(cpu=cpu)
     run = RunFolder(folder)
     facts = run_facts(config, processes=processes.num_processes, data=_files(config))
@@ -166,6 +170,28 @@ def _stay_on_cpu(config: TrainConfig) -> bool:
             "a CUDA build of torch"
         )
     return config.run.device == "cpu" or not found
+
+
+def _with_precision(config: TrainConfig, *, cpu: bool) -> TrainConfig:
+    """Settle `auto`, so that the run's folder tells what it was trained in."""
+    native = computes_in_bf16(cpu=cpu)
+    if config.run.precision == "bf16" and not native:
+        _logger.warning(
+            "run.precision is bf16, which this %s only emulates, many times slower than fp32; "
+            "use auto or fp32",
+            "processor" if cpu else "GPU",
+        )
+    if config.run.precision != "auto":
+        return config
+    run = config.run.model_copy(update={"precision": "bf16" if native else "fp32"})
+    return config.model_copy(update={"run": run})
+
+
+def computes_in_bf16(*, cpu: bool) -> bool:
+    """Whether the processor, or the GPU, has instructions for bfloat16."""
+    if cpu:  # torch has no public name for these
+        return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return bool(torch.cuda.is_bf16_supported(including_emulation=False))
 
 
 @contextmanager

@@ -194,7 +194,8 @@ class Schedule(_Table):
         steps, epochs: How long; one of them.
         batch_size: Rows of a batch, over all processes.
         accumulate: Batches whose gradients are added up to one step.
-        precision: bf16 computes under autocast; weights and optimiser stay fp32.
+        precision: bf16 computes under autocast; weights and optimiser stay fp32. `auto` is bf16
+            where the processor or the GPU computes in it, else fp32.
         device: `auto` is CUDA where there is one.
         evaluate_every: Steps between evaluations, each with a checkpoint.
         log_every: Steps between lines of `metrics.jsonl`.
@@ -205,7 +206,7 @@ class Schedule(_Table):
     epochs: Annotated[float, Field(gt=0)] | None = None
     batch_size: Annotated[int, Field(ge=2)] = 64
     accumulate: Positive = 1
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Literal["auto", "fp32", "bf16"] = "fp32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     evaluate_every: Positive = 100
     log_every: Positive = 10

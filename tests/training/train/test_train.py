@@ -19,6 +19,7 @@ from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimil
 from transformers import TrainerCallback
 
 from lamina_index.errors import LaminaError, ResumeError, StorageFullError
+from lamina_training import train as train_module
 from lamina_training.encoder_folder import find_encoder, load_encoder
 from lamina_training.metrics_log import read_metrics
 from lamina_training.run_folder import RunExistsError
@@ -112,6 +113,28 @@ def test_every_choice_trains(
     assert (tmp_path / "run" / "modules.json").is_file()
     text = (tmp_path / "run" / "config.json").read_text()
     assert "lamina" not in text  # attention dropout leaves no trace in what is saved
+
+
+@pytest.mark.parametrize(
+    ("wanted", "native", "taken"),
+    [("auto", True, "bf16"), ("auto", False, "fp32"), ("bf16", False, "bf16")],
+)
+def test_the_precision_is_what_the_machine_computes_in_and_is_told(
+    wanted: str,
+    native: bool,
+    taken: str,
+    make_config: Callable[..., TrainConfig],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(train_module, "computes_in_bf16", lambda *, cpu: native)
+    config = make_config(run={"steps": 2, "epochs": None, "precision": wanted})
+    train(config, tmp_path / "run", cache=tmp_path)
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert facts["config"]["run"]["precision"] == taken
+    emulated = taken == "bf16" and not native
+    assert any("emulates" in record.message for record in caplog.records) == emulated
 
 
 @pytest.mark.parametrize(
