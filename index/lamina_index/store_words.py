@@ -11,6 +11,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
 from lamina_index.errors import DamagedError
 
 TOKENIZER = "porter unicode61 remove_diacritics 2"
@@ -35,6 +39,7 @@ WORDS_STATEMENTS = (
 )
 
 _TEXTS_TOGETHER = 10_000
+_OFFSET_BITS = 31  # FTS5 counts a text's words in as many
 _PLACES = (
     "SELECT term, COUNT(*), SUM((doc % 1000003) * (offset + 1) % 1000003) FROM {} GROUP BY term"
 )
@@ -146,19 +151,39 @@ class WordReading:
         rows = self._ask("SELECT doc FROM word_frequencies WHERE term = ?", term)
         return int(rows[0][0]) if rows else 0
 
-    def matches(self, words: Sequence[str], *, limit: int = -1) -> list[tuple[int, float]]:
-        """Keys and BM25 of the documents with any of the words, the best first, ties by key.
+    def places(self, term: str) -> NDArray[np.int64]:
+        """Keys (n,) of the documents that have a term, ascending, once for each time they have it.
 
-        Args:
-            words: As spelled in a query; letters and digits only, so no word is query syntax.
-            limit: How many at most; -1 for all, in any order.
+        As JSON, since making a Python object for each row would take most of the time.
         """
-        expression = " OR ".join(f'"{word}"' for word in words)
-        order = "" if limit < 0 else " ORDER BY score DESC, rowid LIMIT ?"
-        return self._ask(
-            f"SELECT rowid, -bm25(words) AS score FROM words WHERE words MATCH ?{order}",  # noqa: S608 - constants
-            *((expression,) if limit < 0 else (expression, limit)),
-        )
+        rows = self._ask("SELECT json_group_array(doc) FROM word_places WHERE term = ?", term)
+        return np.array(orjson.loads(rows[0][0]), np.int64)
+
+    def phrase_places(self, terms: Sequence[str]) -> NDArray[np.int64]:
+        """As `places`, for terms that follow each other."""
+        found: NDArray[np.int64] | None = None
+        for position, term in enumerate(terms):
+            rows = self._ask("SELECT doc, offset FROM word_places WHERE term = ?", term)
+            docs, offsets = np.array(rows, np.int64).reshape(-1, 2).T
+            starts = (docs << _OFFSET_BITS) + offsets - position
+            found = starts if found is None else np.intersect1d(found, starts)
+        return np.empty(0, np.int64) if found is None else np.sort(found) >> _OFFSET_BITS
+
+    def lengths(self, keys: Sequence[int]) -> list[tuple[int, int]]:
+        """Keys and numbers of words of those rows that the index has."""
+        marks = ",".join("?" * len(keys))
+        rows = self._ask(f"SELECT id, sz FROM words_docsize WHERE id IN ({marks})", *keys)  # noqa: S608 - only marks
+        return [(key, _length(size)) for key, size in rows]
+
+    def lengths_after(self, key: int) -> Iterator[tuple[list[int], list[int]]]:
+        """Yield keys and numbers of words of the rows with higher keys, in order, by thousands."""
+        while rows := self._ask(
+            "SELECT id, sz FROM words_docsize WHERE id > ? ORDER BY id LIMIT ?",
+            key,
+            _TEXTS_TOGETHER,
+        ):
+            yield [row[0] for row in rows], [_length(row[1]) for row in rows]
+            key = rows[-1][0]
 
     def texts(self, keys: Sequence[int]) -> dict[int, str]:
         """Texts of the keys that have a row, not compared with their checksums."""
@@ -176,6 +201,11 @@ class WordReading:
             if error.sqlite_errorcode == sqlite3.SQLITE_CORRUPT_VTAB:
                 raise words_damaged(self._path, error) from error
             raise
+
+
+def _length(size: bytes) -> int:
+    """Number of words, from what FTS5 keeps of a row: a varint for its only column."""
+    return size[0] if len(size) == 1 else _varints(size)[0]
 
 
 def _varints(blob: bytes) -> list[int]:

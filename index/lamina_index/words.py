@@ -11,12 +11,14 @@ import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lamina_index.store_reading import StoreReading
 from lamina_index.store_words import WordReading
+from lamina_index.text_lengths import TextLengths
 from lamina_index.word_tokens import FOLDING, spellings
 
 WINDOW = 150
@@ -35,6 +37,8 @@ MAX_WORDS = 64
 _K1, _B = 1.2, 0.75  # FTS5's own, which cannot be changed
 _LEAST_IDF = 1e-6
 _COMMON = 1024
+
+L = TypeVar("L", float, NDArray[np.float64])
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +82,21 @@ class WordQuery:
         Source: Robertson & Zaragoza 2009, "The Probabilistic Relevance Framework", eq. 3.15.
         Departs from it as FTS5 does: the weight of a word is never below 1e-6.
         """
-        norm = _K1 * (1 - _B + _B * len(terms) / self.mean_length)
+        norm = self.norm(float(len(terms)))
         total = 0.0
         for word in words:
             if count := terms.count(word.folded):
-                total += self._weight(word) * count * (_K1 + 1) / (count + norm)
+                total += self.weight(word.frequency) * count * (_K1 + 1) / (count + norm)
         return total
 
-    def _weight(self, word: QueryWord) -> float:
-        absent = self.documents - word.frequency
-        return max(_LEAST_IDF, math.log((absent + 0.5) / (word.frequency + 0.5)))
+    def weight(self, frequency: int) -> float:
+        """The weight (idf) of a word that so many documents have."""
+        absent = self.documents - frequency
+        return max(_LEAST_IDF, math.log((absent + 0.5) / (frequency + 0.5)))
+
+    def norm(self, length: L) -> L:
+        """What a text's number of words, or each of many (n,), makes of its words' counts."""
+        return _K1 * (1 - _B + _B * length / self.mean_length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +121,7 @@ class WordSearch:
 
     def __init__(self) -> None:
         self._frequencies = _CommonWords()
+        self._lengths = TextLengths()
 
     def query(self, reading: StoreReading, text: str) -> WordQuery:
         """Choose which words of a text bring candidates.
@@ -170,7 +180,7 @@ class WordSearch:
         """
         if not query.leading:
             return WordMatches(np.empty(0), np.empty(0, np.int64))
-        scores, keys = self._candidates(reading.words(), query, max(wanted, WINDOW), allowed)
+        scores, keys = self._candidates(reading, query, max(wanted, WINDOW), allowed)
         if query.common:
             self._add_common(reading.words(), query, scores, keys)
         best = np.lexsort((keys, -scores))
@@ -196,30 +206,33 @@ class WordSearch:
 
     def _candidates(
         self,
-        words: WordReading,
+        reading: StoreReading,
         query: WordQuery,
         width: int,
         allowed: NDArray[np.int64] | None,
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """The best rows by the leading words: `width` or all that tie with the last."""
-        spelled = [word.spelling for word in query.leading]
+        words = reading.words()
+        found = [_counts(words, word.folded) for word in query.leading]
+        keys, owners = np.unique(np.concatenate([docs for docs, _ in found]), return_inverse=True)
         if allowed is not None:
-            rows = words.matches(spelled)
-            scores, keys = _columns(rows)
             kept = np.isin(keys, allowed)
+        lengths = self._lengths.of(
+            keys, words, last_key=reading.last_key(), documents=query.documents
+        )
+        counts = np.concatenate([counts for _, counts in found])
+        weights = np.repeat(
+            [query.weight(len(docs)) for docs, _ in found], [len(docs) for docs, _ in found]
+        )
+        parts = weights * counts * (_K1 + 1) / (counts + query.norm(lengths)[owners])
+        scores = np.bincount(owners, parts, len(keys)).astype(np.float64, copy=False)
+        if allowed is not None:
             scores, keys = scores[kept], keys[kept]
-            order = np.lexsort((keys, -scores))
-            scores, keys = scores[order], keys[order]
-            if len(scores) > width:
-                end = int(np.searchsorted(-scores, -scores[width - 1], side="right"))
-                scores, keys = scores[:end], keys[:end]
-            return scores, keys
-        limit = width + 1
-        while True:
-            rows = words.matches(spelled, limit=limit)
-            if len(rows) < limit or rows[-1][1] < rows[width - 1][1]:
-                return _columns(rows)
-            limit *= 4
+        if len(scores) > width:
+            kept = scores >= np.partition(scores, -width)[-width]
+            scores, keys = scores[kept], keys[kept]
+        order = np.lexsort((keys, -scores))
+        return scores[order], keys[order]
 
     def _add_common(
         self,
@@ -305,6 +318,9 @@ def _texts(words: WordReading, keys: Sequence[int]) -> list[tuple[int, list[str]
     return [(key, words) for (key, _), words in zip(read, folded, strict=True)]
 
 
-def _columns(rows: Sequence[tuple[int, float]]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    keys = np.array([key for key, _ in rows], np.int64)
-    return np.array([score for _, score in rows], np.float64), keys
+def _counts(words: WordReading, folded: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Keys (n,) of the documents that have a word, ascending, and how often each (n,)."""
+    terms = folded.split()
+    places = words.places(folded) if len(terms) == 1 else words.phrase_places(terms)
+    starts = np.flatnonzero(np.diff(places, prepend=-1))
+    return places[starts], np.diff(starts, append=len(places))

@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from lamina_index import text_lengths
 from lamina_index import words as words_module
 from lamina_index.cli import main
 from lamina_index.corpus import Document
@@ -538,3 +539,40 @@ def test_the_write_path_stores_no_text_twice(tmp_path: Path) -> None:
     text_bytes = 500 * 80 * 26
     assert sizes[1] > text_bytes
     assert sizes[0] - sizes[1] < text_bytes / 2
+
+
+def test_a_word_in_which_the_index_sees_several_is_found_where_they_follow_each_other(
+    store: DocumentStore,
+) -> None:
+    # FTS5 ends a word at this mark, a line above a letter
+    put(store, {"a": "x\u0305y", "b": "x y and x y", "c": "y x", "d": "x", "e": "no", "f": "-"})
+    assert FOLDING.words(["x\u0305y"]) == {"x\u0305y": "x y"}
+    with closing(sqlite3.connect(store.path)) as raw:
+        rows = raw.execute(
+            "SELECT id, -bm25(words) FROM words JOIN documents ON key = words.rowid"
+            " WHERE words MATCH '\"x y\"'"
+        ).fetchall()
+    assert sorted(name for name, _ in rows) == ["a", "b"]
+    assert dict(found(store, "x\u0305y")) == pytest.approx(dict(rows), rel=1e-9)
+
+
+def test_lengths_are_right_for_a_transaction_that_is_older_than_what_is_remembered(
+    store: DocumentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_lengths, "_TAIL_ROWS", 2)
+    search = WordSearch()
+    put(store, {"a": "red fox", "b": "blue"})
+    assert found(store, "fox", search=search)
+    put(store, {"c": "red fox jumps high", "d": "blue sky"})
+    with store.reading() as older:
+        expected = WordSearch().best(older, search.query(older, "fox"), 10)
+        store.delete(["c"])
+        put(store, {name: f"red hen {name}" for name in "efghijkl"})
+        assert [name for name, _ in found(store, "fox", search=search)] == ["a"]
+        again = search.best(older, search.query(older, "fox"), 10)
+        assert again.keys.tolist() == expected.keys.tolist()
+        assert again.scores.tolist() == expected.scores.tolist()
+    for name in "efghijkl":  # most of what is remembered is gone: read anew
+        store.delete([name])
+    put(store, dict.fromkeys("mnopqr", "fox again"))
+    assert found(store, "fox", search=search) == found(store, "fox")
