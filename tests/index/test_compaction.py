@@ -146,7 +146,7 @@ def test_an_exact_index_answers_as_one_that_was_built_anew(steps: list[Any]) -> 
 
 
 @pytest.mark.parametrize(
-    "factory", ["HNSW32,SQ8", "IVF16,SQ8", "OPQ16_32,IVF8_HNSW8,PQ16x4fs,Refine(SQfp16)", "SQ8"]
+    "factory", ["HNSW32,SQ8", "IVF16,SQ8", "IVF8_HNSW8,PQ16x4fs,Refine(SQfp16)", "SQ8"]
 )
 def test_an_approximate_index_finds_what_was_added_and_nothing_that_was_deleted(
     make_collection: MakeCollection, factory: str
