@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from lamina_index.collection import open_collection, writer_lock
+from lamina_index.compaction import compact
 from lamina_index.corpus import CorpusOptions, Document, FieldTypes, Rejected, read_corpus
-from lamina_index.disk import disk_errors_told
 from lamina_index.encoder import Encoder
 from lamina_index.errors import BacklogFullError, CollectionBusyError
-from lamina_index.snapshot import write_snapshot
 from lamina_index.writer import CollectionWriter, Fault, Written
 
 ROWS_AT_ONCE = 256
@@ -93,13 +91,10 @@ def make_room(folder: Path) -> None:
     """Make a new search index of a collection, or wait a moment if another process works on it.
 
     Raises:
-        LaminaError: As `write_snapshot`.
+        LaminaError: As `compact`.
     """
     try:
-        _, store = open_collection(folder, read_only=False)
-        told = disk_errors_told(folder, when_full="its snapshots are as they were")
-        with told, store, writer_lock(folder):
-            write_snapshot(folder, store)
+        compact(folder)
     except CollectionBusyError:
         time.sleep(_PAUSE_SECONDS)
 

@@ -43,6 +43,11 @@ MIN_DELTA_SHARE = 0.01
 """Fewer newer rows, also as a share of the index, are not worth the copy of it: they are compared
 in less than the time of encoding a query."""
 
+MAX_TOMBSTONES = 20_000
+MAX_TOMBSTONE_SHARE = 0.1
+"""Deletions since the index was made, also as a share of the index, that are worth the copy of it:
+whoever opens the collection reads all of them, also those of rows that were written since."""
+
 MAX_AGE = 30.0
 """Seconds that rows worth a copy wait for more."""
 
@@ -95,6 +100,9 @@ def needs_compaction(
         return f"{delta} rows are newer than the index"
     if info["deleted_count"] > REBUILD_SHARE * positions:
         return f"{info['deleted_count']} of {positions} rows of the index are deleted"
+    tombstones = info["tombstone_count"]
+    if tombstones >= max(MAX_TOMBSTONES, MAX_TOMBSTONE_SHARE * positions):
+        return f"{tombstones} rows were deleted or replaced since the index was made"
     if delta >= max(MIN_DELTA, MIN_DELTA_SHARE * positions) and age >= max_age:
         return f"{delta} rows are newer than the index, for {age:.0f} seconds"
     return None

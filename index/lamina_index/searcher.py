@@ -285,6 +285,7 @@ class Searcher:
             "generation": view.generation,
             "delta_count": len(view.delta_keys),
             "deleted_count": len(view.dead),
+            "tombstone_count": view.tombstone_count,
             "word_index": has_words,
             "store_bytes": self._store.path.stat().st_size,
             "verified": self.verified,

@@ -158,6 +158,12 @@ class View:
         )
 
     @property
+    def tombstone_count(self) -> int:
+        """Number of deletions since the snapshot was made, of rows newer than it too."""
+        known = self.snapshot.manifest.last_tombstone if self.snapshot else 0
+        return self.last_tombstone - known
+
+    @property
     def count(self) -> int:
         """Number of documents that a search can return."""
         held = self.snapshot.index.count if self.snapshot else 0

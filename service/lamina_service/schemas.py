@@ -108,6 +108,9 @@ class CollectionReply(Reply):
     generation: int | None = Field(None, description="number of the last committed write")
     delta_count: int | None = Field(None, description="rows newer than the index")
     deleted_count: int | None = Field(None, description="rows of the index that are gone")
+    tombstone_count: int | None = Field(
+        None, description="rows deleted or replaced since the index was made"
+    )
     word_index: bool | None = Field(
         None, description="whether words can be searched; if not, `lamina index upgrade` helps"
     )

@@ -562,26 +562,50 @@ def test_a_process_ends_with_the_one_that_started_it(make_collection: MakeCollec
 
 
 @pytest.mark.parametrize(
-    ("delta", "deleted", "rows", "age", "told"),
+    ("delta", "deleted", "tombstones", "rows", "age", "told"),
     [
-        (0, 0, 0, 1e6, None),
-        (499, 0, 0, 1e6, None),
-        (500, 0, 0, 29, None),
-        (500, 0, 0, 31, "500 rows are newer than the index, for 31 seconds"),
-        (500, 0, 90_000, 31, None),
-        (900, 0, 90_000, 31, "900 rows are newer than the index, for 31 seconds"),
-        (5000, 0, 90_000, 0, "5000 rows are newer than the index"),
-        (5000, 0, 9_000_000, 0, "5000 rows are newer than the index"),
-        (0, 27_000, 90_000, 0, None),
-        (0, 27_001, 90_000, 0, "27001 of 90000 rows of the index are deleted"),
+        (0, 0, 0, 0, 1e6, None),
+        (499, 0, 0, 0, 1e6, None),
+        (500, 0, 0, 0, 29, None),
+        (500, 0, 0, 0, 31, "500 rows are newer than the index, for 31 seconds"),
+        (500, 0, 0, 90_000, 31, None),
+        (900, 0, 0, 90_000, 31, "900 rows are newer than the index, for 31 seconds"),
+        (5000, 0, 0, 90_000, 0, "5000 rows are newer than the index"),
+        (5000, 0, 0, 9_000_000, 0, "5000 rows are newer than the index"),
+        (0, 27_000, 0, 90_000, 0, None),
+        (0, 27_001, 0, 90_000, 0, "27001 of 90000 rows of the index are deleted"),
+        (5, 0, 19_999, 90_000, 0, None),
+        (5, 0, 20_000, 90_000, 0, "20000 rows were deleted or replaced since the index was made"),
+        (5, 0, 20_000, 900_000, 0, None),
     ],
 )
 def test_it_is_due_by_size_by_age_and_by_deletions(
-    delta: int, deleted: int, rows: int, age: float, told: str | None
+    delta: int, deleted: int, tombstones: int, rows: int, age: float, told: str | None
 ) -> None:
     index = {"rows": rows - min(rows, 1000), "deleted": min(rows, 1000)} if rows else None
-    info = {"delta_count": delta, "deleted_count": deleted, "index": index}
+    info = {
+        "delta_count": delta,
+        "deleted_count": deleted,
+        "tombstone_count": tombstones,
+        "index": index,
+    }
     assert needs_compaction(info, age) == told
+
+
+def test_documents_written_again_and_again_leave_tombstones_until_a_compaction(
+    make_collection: MakeCollection,
+) -> None:
+    made = make_collection()
+    put(made, range(3))
+    compact(made.folder)
+    for _ in range(5):
+        put(made, range(2))
+    with Searcher.open(made.folder) as searcher:
+        assert searcher.info()["delta_count"] == 2
+        assert searcher.info()["tombstone_count"] == 10
+        compact(made.folder)
+        assert searcher.info()["tombstone_count"] == 0
+    assert made.store.tombstones() == []
 
 
 def test_columns_and_deleted_rows_are_files_of_their_own(make_collection: MakeCollection) -> None:
