@@ -29,9 +29,10 @@ from lamina_index.search_options import SearchOptions
 from lamina_index.store_reading import StoreReading
 from lamina_index.view import View
 
-LOOKS = (56, 248, 1016, 4088)
+LOOKS = (56, 56, 120, 248, 504, 1016, 2040)
 """Rows of each look; the last width is that of all further ones. With the spare candidates of
-`View.nearest` they are powers of two, and the first ones those of every page that ends there."""
+`View.nearest` they are powers of two, and the first ones those of every page that ends there. Each
+look doubles what was seen, so that all together cost no more than twice the last one."""
 
 COLLAPSED_ROWS = sum(LOOKS)
 """Rows that a search with `collapse` looks at, so that many near-duplicates cost no more; those
@@ -110,16 +111,15 @@ class GroupListing:
             look = self._looks.next(width, self._unseen)
             looked += 1
             keys = in_order(self._reading, look.scores, look.keys)
-            self._take(look.scores.tolist(), keys)
+            self._take(look.scores.tolist(), keys, wanted)
             done = look.last or (len(look.scores) > 0 and look.scores[-1] < self._least)
             if done or (self._near is not None and looked == len(LOOKS)):
                 return
             self._pass_over(keys)
 
-    def _take(self, scores: list[float], keys: NDArray[np.int64]) -> None:
-        """List, fold or pass over the rows of a look."""
-        if self._near is not None and len(keys):
-            self._near.take(self._vectors(keys))
+    def _take(self, scores: list[float], keys: NDArray[np.int64], wanted: int) -> None:
+        """List, fold or pass over the rows of a look; after `wanted` groups only fold."""
+        vectors = self._vectors(keys) if self._near is not None and len(keys) else None
         for place, (score, key, code) in enumerate(
             zip(scores, keys.tolist(), self._codes_of(keys), strict=True)
         ):
@@ -127,12 +127,17 @@ class GroupListing:
                 continue
             if score < self._least:
                 return
-            if self._near is not None:
-                if (first := self._near.near(place)) is not None:
+            if self._near is not None and vectors is not None:
+                if (first := self._near.first_near(vectors[place])) is not None:
                     self._listed[first].folded.append(key)
                     self._folded.add(key)
                     continue
-                self._near.keep(place)
+                if len(self._listed) < wanted:
+                    self._near.keep(vectors[place])
+            elif len(self._listed) == wanted:
+                return
+            if len(self._listed) == wanted:
+                continue
             self._listed.append(_Listed(code, key, score))
             if code != ALONE:
                 self._codes_listed.add(code)
@@ -181,12 +186,11 @@ class GroupListing:
         near: NearDuplicates | None = None
         if self._options.collapse is not None:
             near = NearDuplicates(self._options.collapse, self._view.delta.shape[1])
-            near.take(self._vectors(np.append(best.key, keys)))
-            near.near(0)
-            near.keep(0)
+            vectors = self._vectors(np.append(keys, best.key))
+            near.keep(vectors[-1])
         members = [best]
         left = self._members_looked_at
-        for place, (score, key) in enumerate(zip(scores.tolist(), keys.tolist(), strict=True), 1):
+        for place, (score, key) in enumerate(zip(scores.tolist(), keys.tolist(), strict=True)):
             if key in self._folded:
                 continue
             left -= 1
@@ -195,10 +199,10 @@ class GroupListing:
             if key == best.key:
                 continue
             if near is not None:
-                if (first := near.near(place)) is not None:
+                if (first := near.first_near(vectors[place])) is not None:
                     members[first].folded.append(key)
                     continue
-                near.keep(place)
+                near.keep(vectors[place])
             members.append(_Listed(best.code, key, score))
         return members
 

@@ -105,8 +105,8 @@ class DenseLooks:
             if len(keys) <= _READ_TOGETHER:
                 scores = read_scores[np.searchsorted(read, keys)]
             else:
-                look = self.next(size, self._view.rows(keys))
-                scores, keys = look.scores, look.keys
+                own = self._view.rows(keys)
+                scores, keys = self._view.nearest(self._reading, self._embedding, size, own)
             found[code] = best_of(scores, keys, size)
         return found
 

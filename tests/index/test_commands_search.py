@@ -108,3 +108,34 @@ def test_a_folder_that_is_no_reranker_is_told(
 ) -> None:
     assert main(["search", str(collection), "bread", "--rerank", str(tmp_path)]) == 1
     assert "no reranker.json there; make one with" in capsys.readouterr().err
+
+
+def test_groups_and_near_duplicates_have_their_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "c.tsv").write_text(
+        "id\ttext\tkind\na\tcats sleep\t[b]x\nb\tcats sleep\ty\nc\tstocks fell\t\n"
+    )
+    build = ["index", "build", "--input", str(tmp_path / "c.tsv"), "--collection"]
+    assert main([*build, str(tmp_path / "c")]) == 0
+    capsys.readouterr()
+    search = ["search", str(tmp_path / "c")]
+    assert main([*search, "cats", "--group-by", "kind", "--collapse", "0.99"]) == 0
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split() == ["rank", "score", "folded", "kind", "id", "text"]
+    assert [row.split()[2:5] for row in rows] == [["1", "[b]x", "a"], ["0", "-", "c"]]
+    assert main([*search, "--similar", "a", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["similar"] == "a"
+    assert [hit["id"] for hit in found["hits"]] == ["b", "c"]
+    for arguments, code, told in [
+        (["--similar", "z"], 1, "has no document 'z'"),
+        (["cats", "--similar", "a"], 2, "either a query or --similar"),
+        ([], 2, "either a query or --similar"),
+        (["cats", "--group-size", "2"], 2, "group_size goes with group_by"),
+        (["cats", "--collapse", "2"], 2, "collapse is 2"),
+        (["cats", "--group-by", "no"], 1, "no such metadata: 'no'; there is: kind"),
+        (["--similar", "a", "--mode", "hybrid"], 2, "with --mode dense only"),
+    ]:
+        assert main([*search, *arguments]) == code
+        assert told in " ".join(capsys.readouterr().err.replace("│", " ").split())

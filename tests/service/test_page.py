@@ -145,3 +145,16 @@ def test_pages_allow_no_script_but_their_own(service: Any) -> None:
         assert "frame-ancestors 'none'" in policy
     for path in ("/page/nothing.js", "/page/..%2Fapp.py"):
         assert service.client.get(path).status_code == 404
+
+
+def test_each_hit_leads_to_documents_like_it(page: Page, service: Any) -> None:
+    page.goto(service.url)
+    page.fill("#query", "every odd character")
+    first = page.locator("#hits li").first
+    expect(first).to_contain_text("holds every odd character")
+    first.get_by_role("link", name="more like this").click()
+    expect(page.locator("#status")).to_contain_text("13 like shelf/b 2?x=1#top%2F")
+    expect(page.locator("#hits")).not_to_contain_text("holds every odd character")
+    page.go_back()
+    expect(page.locator("#query")).to_have_value("every odd character")
+    expect(page.locator("#status")).to_contain_text("14 results in")

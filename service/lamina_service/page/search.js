@@ -7,6 +7,7 @@ const [form, query, collection, unlock, key] =
   ["search", "query", "collection", "unlock", "key"].map(element);
 let running = new AbortController();
 let timer;
+let similar = ""; // id of the document whose like is shown, until a query is typed
 
 async function call(path, options = {}) {
   const headers = { "Content-Type": "application/json" };
@@ -41,6 +42,9 @@ function item(hit) {
   const metadata = Object.entries(hit.metadata).map(([name, value]) => `${name}: ${value}`);
   if (metadata.length) node.append(line("span", "metadata", metadata.join(" · ")));
   node.append(line("span", "id", hit.id));
+  const more = line("a", "similar", "more like this");
+  more.href = `?${new URLSearchParams({ collection: collection.value, similar: hit.id })}`;
+  node.append(more);
   return node;
 }
 
@@ -49,9 +53,10 @@ async function search() {
   running.abort();
   running = new AbortController();
   const text = query.value.trim();
-  const where = new URLSearchParams({ collection: collection.value, q: text });
-  history.replaceState(null, "", text ? `?${where}` : location.pathname);
-  if (!text || !collection.value) {
+  if (text) similar = "";
+  const where = new URLSearchParams({ collection: collection.value, ...(similar ? { similar } : { q: text }) });
+  history.replaceState(null, "", text || similar ? `?${where}` : location.pathname);
+  if (!(text || similar) || !collection.value) {
     element("hits").replaceChildren();
     element("status").textContent = "";
     show(null);
@@ -59,16 +64,17 @@ async function search() {
   }
   const started = performance.now();
   try {
-    const reply = await call(`v1/collections/${encodeURIComponent(collection.value)}/search`, {
+    const route = similar ? `similar/${encodeURIComponent(similar)}` : "search";
+    const reply = await call(`v1/collections/${encodeURIComponent(collection.value)}/${route}`, {
       method: "POST",
-      body: JSON.stringify({ query: text, top_k: TOP_K }),
+      body: JSON.stringify({ ...(similar ? {} : { query: text }), top_k: TOP_K }),
       signal: running.signal,
     });
     element("hits").replaceChildren(...reply.hits.map(item));
     const cut = reply.truncated ? `, the query was cut at ${reply.token_count} tokens` : "";
     const total = Math.round(performance.now() - started);
     element("status").textContent =
-      `${reply.hits.length} results in ${reply.took.total.toFixed(1)} ms (${total} ms in all)${cut}`;
+      `${reply.hits.length} ${similar ? `like ${similar}` : "results"} in ${reply.took.total.toFixed(1)} ms (${total} ms in all)${cut}`;
     show(null);
   } catch (error) {
     if (error.name === "AbortError") return; // a newer search is on its way
@@ -87,6 +93,7 @@ async function start() {
     const asked = new URLSearchParams(location.search);
     if (open.some(({ name }) => name === asked.get("collection"))) collection.value = asked.get("collection");
     query.value ||= asked.get("q") ?? "";
+    similar = asked.get("similar") ?? "";
     unlock.hidden = true;
     show(null);
     await search();
@@ -105,7 +112,7 @@ function step(event) {
 }
 
 form.addEventListener("submit", (event) => { event.preventDefault(); search(); });
-query.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(search, PAUSE_MS); });
+query.addEventListener("input", () => { similar = ""; clearTimeout(timer); timer = setTimeout(search, PAUSE_MS); });
 collection.addEventListener("change", search);
 unlock.addEventListener("submit", (event) => {
   event.preventDefault();
