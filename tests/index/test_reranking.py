@@ -15,7 +15,7 @@ from lamina_index.corpus import Document
 from lamina_index.errors import EncoderOutputError
 from lamina_index.filters import parse_filter
 from lamina_index.reranker import OnnxReranker, Reranked
-from lamina_index.search_options import SearchOptions
+from lamina_index.search_options import Mode, SearchOptions
 from lamina_index.searcher import Searcher
 from lamina_index.store import STORE_FILE
 
@@ -95,21 +95,21 @@ def test_a_page_behind_the_candidates_reads_none_of_them(searcher: Searcher) -> 
         assert (hit.explanation["rerank"].score, hit.explanation["rerank"].rank) == (None, None)
 
 
-def test_an_explanation_has_the_rank_before_and_after(searcher: Searcher) -> None:
-    for mode, first in (("dense", "dense"), ("lexical", "lexical"), ("hybrid", "hybrid")):
-        plain = searcher.search(QUERY, SearchOptions(mode=mode, top_k=COUNT)).hits  # type: ignore[arg-type]
-        options = SearchOptions(mode=mode, top_k=DEPTH, rerank=DEPTH, explain=True)  # type: ignore[arg-type]
-        found = searcher.search(QUERY, options).hits
-        place = {hit.id: (hit.score, hit.rank) for hit in plain}
-        for hit in found:
-            assert hit.explanation is not None
-            before = hit.explanation[first]  # type: ignore[index]
-            assert (before.score, before.rank) == place[hit.id]
-            assert hit.scores[first] == before.score  # type: ignore[index]
-            assert hit.explanation["rerank"].score == hit.score
-        ranks = [hit.explanation["rerank"].rank for hit in found if hit.explanation]
-        better = [sum(other.score > hit.score for other in found) for hit in found]
-        assert ranks == [count + 1 for count in better]  # equal scores share a rank
+@pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])
+def test_an_explanation_has_the_rank_before_and_after(searcher: Searcher, mode: Mode) -> None:
+    plain = searcher.search(QUERY, SearchOptions(mode=mode, top_k=COUNT)).hits
+    options = SearchOptions(mode=mode, top_k=DEPTH, rerank=DEPTH, explain=True)
+    found = searcher.search(QUERY, options).hits
+    place = {hit.id: (hit.score, hit.rank) for hit in plain}
+    for hit in found:
+        assert hit.explanation is not None
+        before = hit.explanation[mode]
+        assert (before.score, before.rank) == place[hit.id]
+        assert hit.scores[mode] == before.score
+        assert hit.explanation["rerank"].score == hit.score
+    ranks = [hit.explanation["rerank"].rank for hit in found if hit.explanation]
+    better = [sum(other.score > hit.score for other in found) for hit in found]
+    assert ranks == [count + 1 for count in better]  # equal scores share a rank
 
 
 def test_only_documents_that_pass_the_filter_are_candidates(searcher: Searcher) -> None:
