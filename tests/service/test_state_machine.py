@@ -47,7 +47,7 @@ TEXTS = [
 ]
 QUERIES = ["cats", "bread", "the moon", "zebra"]
 WORDS = ["cats", "bread", "moon", "birds", "zebra"]
-IDS = [*"abcdefghijkl", "a#1", "é", "Z z/\"'\\?", "😀"]
+IDS = [*"abcdefghijklmnopqrstuvwxyz", "a#1", "é", "Z z/\"'\\?", "😀"]
 VALUES: dict[str, list[Any]] = {
     "kind": ["animal", "food", "food ", "2024-05-01", "é"],
     "year": [1999, 2000, 2000.5, 2**60 + 1, 2**60 + 2, -3],
@@ -64,6 +64,10 @@ BAD: list[Any] = [
     {"id": "a", "text": "text", "metadata": {"kind": {"deep": 1}}},
     {"id": "b", "text": "text", "metadata": {"tags": ["x", 1]}},
     {"id": "b", "text": "text", "metadata": []},
+]
+START = [
+    {"id": each, "text": TEXTS[n % len(TEXTS)], "metadata": {"year": n % 4, "kind": "abc"[n % 3]}}
+    for n, each in enumerate(IDS[:24])
 ]
 
 
@@ -243,10 +247,13 @@ def conditions(fields: dict[str, str]) -> st.SearchStrategy[dict[str, Any]]:
 
 NAMES = ["a", "b"]
 WHO = st.sampled_from([0, 1, "library"])
-NAME = st.sampled_from(NAMES)
-ADDRESS = st.sampled_from([*NAMES, "live"])
+WORKER = st.integers(0, 1)
+NAME = st.sampled_from(["a", "a", "b"])
+ADDRESS = st.sampled_from(["a", "a", "b", "live"])
 GONE = st.lists(st.sampled_from(IDS), min_size=1, max_size=4, unique=True)
-FACTORIES = st.sampled_from([None, None, None, "auto", "Flat", "HNSW8,Flat", "HNSW32,SQ8", "SQ8"])
+KINDS = ["auto", "Flat", "HNSW8,Flat", "HNSW32,SQ8", "SQ8"]
+HOW = st.sampled_from([{}] * 9 + [{"full": True}] + [{"factory": kind} for kind in KINDS])
+MEANWHILE = st.one_of(st.none(), GONE, records())
 
 
 class Site:
@@ -313,6 +320,8 @@ class Machine(RuleBasedStateMachine):
         for name in NAMES:
             client.delete(f"/v1/collections/{name}")
             assert client.put(f"/v1/collections/{name}").status_code == 201
+        self.upsert(0, "a", START)
+        self.compact("a", {}, None)
 
     def model(self, address: str) -> Model | None:
         return self.models.get(self.aliases.get(address, address))
@@ -375,26 +384,16 @@ class Machine(RuleBasedStateMachine):
             deleted = self.call(who, "POST", path, {"filter": wanted})[1]["deleted"]
         assert deleted == len(gone)
 
-    @rule(
-        name=NAME,
-        factory=FACTORIES,
-        full=st.booleans(),
-        meanwhile=st.one_of(st.none(), GONE, records()),
-    )
-    def compact(self, name: str, factory: str | None, full: bool, meanwhile: Any) -> None:
+    @rule(name=NAME, how=HOW, meanwhile=MEANWHILE)
+    def compact(self, name: str, how: dict[str, Any], meanwhile: Any) -> None:
         """Make a new index, perhaps with a write in the middle of it."""
         later = self._later(name, meanwhile)
-        made = compact(
-            self.site.data / name,
-            factory=factory,
-            full=full,
-            threads=1,
-            progress=lambda *_: next(later, None),
-        )
+        folder = self.site.data / name
+        made = compact(folder, threads=1, progress=lambda *_: next(later, None), **how)
         event("built anew" if made.added is None else "added to")
         list(later)
 
-    @rule(name=NAME, route=st.booleans(), meanwhile=st.one_of(st.none(), GONE, records()))
+    @rule(name=NAME, route=st.booleans(), meanwhile=MEANWHILE)
     def restore_elsewhere(self, name: str, route: bool, meanwhile: Any) -> None:
         """Put an archive of one collection, written during a write, in the place of the other."""
         [other] = {*NAMES} - {name}
@@ -435,7 +434,7 @@ class Machine(RuleBasedStateMachine):
         self.models[name] = Model(built, {"kind": "string"})
         self.site.close_library()
 
-    @rule(who=st.integers(0, 1), name=NAME)
+    @rule(who=WORKER, name=NAME)
     def remake(self, who: int, name: str) -> None:
         status, _ = self.call(who, "DELETE", f"collections/{name}")
         assert status == (409 if name in self.aliases.values() else 200)
@@ -444,18 +443,18 @@ class Machine(RuleBasedStateMachine):
             self.models[name] = Model()
             self.site.close_library()
 
-    @rule(who=st.integers(0, 1), goal=NAME)
+    @rule(who=WORKER, goal=NAME)
     def lead_alias(self, who: int, goal: str) -> None:
         status, reply = self.call(who, "PUT", "aliases/live", {"collection": goal})
         assert (status, reply["previous"]) == (200, self.aliases.get("live"))
         self.aliases["live"] = goal
 
-    @rule(who=st.integers(0, 1))
+    @rule(who=WORKER)
     def end_alias(self, who: int) -> None:
         expected = 200 if self.aliases.pop("live", None) else 404
         assert self.call(who, "DELETE", "aliases/live")[0] == expected
 
-    @rule(worker=st.integers(0, 1))
+    @rule(worker=WORKER)
     def restart(self, worker: int) -> None:
         self.site.restart(worker)
 
@@ -463,7 +462,7 @@ class Machine(RuleBasedStateMachine):
     def reopen(self) -> None:
         self.site.close_library()
 
-    @rule(who=st.integers(0, 1), address=ADDRESS, data=st.data())
+    @rule(who=WORKER, address=ADDRESS, data=st.data())
     def search(self, who: int, address: str, data: Any) -> None:
         """Compare a page of some search."""
         model = self.model(address)
