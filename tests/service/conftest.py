@@ -119,7 +119,7 @@ def service(data: Path) -> Iterator[Running]:
 @pytest.fixture(scope="session")
 def reranking_service(data: Path, overlap_reranker: Path) -> Iterator[Running]:
     """The same with a reranker whose scores can be counted."""
-    with running(Settings(data=data, reranker=overlap_reranker, threads=2)) as started:
+    with serve_here(Settings(data=data, reranker=overlap_reranker, threads=2)) as started:
         yield started
 
 
