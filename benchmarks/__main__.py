@@ -18,6 +18,7 @@ SCRIPTS = (
     ("bench_search.py",),
     ("bench_filters.py",),
     ("bench_words.py",),
+    ("bench_live.py",),
     ("bench_quality.py",),
     ("bench_distractors.py",),
     ("int8_study.py",),

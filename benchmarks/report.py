@@ -325,6 +325,70 @@ def rerank(results: Results) -> str:
     return f"{table_of(head, rows)}\n{cost}\n{source(record)}"
 
 
+def live(results: Results) -> str:
+    """Latency of searches alone and while documents are written."""
+    record = results["live"]
+    found, settings = record["results"], record["settings"]
+    writes = found["writes"]
+    parts = {
+        "alone, before": found["before"],
+        "while documents are written": writes["outside_compactions"],
+        "while written, and a compaction runs": writes["beside_compactions"],
+        "alone, after": found["after"],
+    }
+    rows = [
+        [
+            title,
+            f"{row['searches']:,}",
+            *(number(row[f"{name}_ms"]) for name in ("p50", "p95", "p99")),
+            str(row["failed"]),
+            str(row["wrong_hits"]),
+        ]
+        for title, row in parts.items()
+    ]
+    ratios = found["p99_ratio"]
+    upserts = found["upserts"]
+    note = (
+        f"\n{found['searches_per_second']:.0f} searches a second, {settings['load_share']:.0%} of "
+        f"what the service answers at most. {writes['upserts']:,} documents were written in "
+        f"{writes['seconds']:.0f} s, in lists of {settings['list']} that took "
+        f"{writes['list_p50_ms']:.0f} ms (median; p99 {writes['list_p99_ms']:.0f} ms); "
+        f"{writes['refused_lists']} lists were told to come again. {writes['compactions']} "
+        f"compactions ran for {writes['compaction_seconds']:.0f} s together. Against searches "
+        f"alone, the 99th percentile is {ratios['outside_compactions']:.2f} times as high outside "
+        f"compactions and {ratios.get('beside_compactions', 0):.2f} times beside them. Of "
+        f"{writes['searched_for']} documents that were searched for as soon as their write was "
+        f"acknowledged, {writes['not_found']} were not found. With nothing else to do the service "
+        f"stores {upserts['per_second']:.0f} documents a second; the encoder alone encodes "
+        f"{upserts['encoder_per_second']:.0f}.\n"
+    )
+    head = ["searches", "number", "p50 ms", "p95 ms", "p99 ms", "failed", "wrong hits"]
+    return table_of(head, rows) + note + source(record)
+
+
+def filters(results: Results) -> str:
+    """Recall and added time of filters, by how much they pass."""
+    record = results["filters"]
+    found = record["results"]
+    shares = list(dict.fromkeys(name.split()[1] for name in found if name != "facets"))
+    kinds = list(dict.fromkeys(name.split()[0] for name in found if name != "facets"))
+    rows = [
+        [share, f"{found[f'{kinds[0]} {share}']['matching']:,}"]
+        + [
+            cell
+            for kind in kinds
+            for cell in (
+                f"{found[f'{kind} {share}']['recall@10']:.4f}",
+                f"{found[f'{kind} {share}']['added_ms']:+.2f}",
+            )
+        ]
+        for share in shares
+    ]
+    head = ["passes", "documents"]
+    head += [title for kind in kinds for title in (f"{kind}: recall@10", "ms more")]
+    return table_of(head, rows) + source(record)
+
+
 def interval(difference: dict[str, float]) -> str:
     """Format a difference with its interval."""
     return "{mean:+.4f} ({low:+.4f} to {high:+.4f})".format(**difference)
@@ -450,6 +514,8 @@ TABLES: dict[str, tuple[set[str], Callable[[Results], str]]] = {
     "words": ({"words"}, words),
     "fusions": ({"words"}, fusions),
     "budgets": ({"words"}, budgets),
+    "filters": ({"filters"}, filters),
+    "live": ({"live"}, live),
     "rerank": ({"rerank"}, rerank),
     "int8": ({"int8_study"}, int8),
     "int8-corpus": ({"int8_study"}, int8_corpus),

@@ -149,16 +149,20 @@ def test_filters_are_measured_at_every_share(repository: Path, tmp_path: Path):
     assert all(row["recall@10"] == 1 for name, row in found.items() if name != "facets")
 
 
-def test_writes_are_measured_beside_the_encoder(repository: Path, tmp_path: Path):
-    output = tmp_path / "writes.json"
-    done = run(repository, "bench_writes.py", "--small", "--work", tmp_path, "--output", output)
+def test_searches_are_measured_while_documents_are_written(repository: Path, tmp_path: Path):
+    if not shutil.which("wrk"):
+        pytest.skip("no wrk on PATH, the load generator (Debian: apt install wrk)")
+    output = tmp_path / "live.json"
+    done = run(repository, "bench_live.py", "--small", "--work", tmp_path, "--output", output)
     assert done.returncode == 0, done.stderr
     record = json.loads(output.read_text())
     assert record.keys() == SOURCE
     found = record["results"]
-    assert found.keys() == {"encode", "encode_64", "write_1", "write_2", "commit_ms"}
-    assert found["encode"]["share"] == 1
-    assert all(row["documents_per_second"] > 0 for name, row in found.items() if "_ms" not in name)
+    assert found["writes"]["upserts"] == 640
+    assert found["writes"]["not_found"] == 0 < found["writes"]["searched_for"]
+    rows = [found["before"], found["after"], found["writes"]["outside_compactions"]]
+    assert all(row["failed"] == row["wrong_hits"] == 0 < row["searches"] for row in rows)
+    assert found["upserts"].keys() == {"per_second", "encoder_per_second", "share"}
 
 
 def test_results_become_tables(results: Path, repository: Path, tmp_path: Path):
