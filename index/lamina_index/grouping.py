@@ -136,11 +136,10 @@ class GroupListing:
                     self._near.keep(vectors[place])
             elif len(self._listed) == wanted:
                 return
-            if len(self._listed) == wanted:
-                continue
-            self._listed.append(_Listed(code, key, score))
             if code != ALONE:
                 self._codes_listed.add(code)
+            if len(self._listed) < wanted:
+                self._listed.append(_Listed(code, key, score))
 
     def _pass_over(self, keys: NDArray[np.int64]) -> None:
         """Leave the rows of a look and of the listed groups out of the looks to come."""

@@ -179,6 +179,7 @@ class HybridLooks:
         Raises:
             NoWordIndexError: If the store has no word index.
         """
+        self._view = view
         self._dense = DenseLooks(reading, view, embedding)
         self._fused = fuse(reading, view, words, text, embedding, options, matching)
         self._count = matching.count if matching else view.count
@@ -188,6 +189,9 @@ class HybridLooks:
         self._scores = {key: self._scores[key] for key in self._joined}
         self.legs = {leg: dict(found) for leg, found in ranking.legs.items()}
         self._waiting = dict(self._scores)
+        words_only = self._fused.joined[len(self._fused.cosines) :].tolist()
+        dense = ranking.legs["dense"]
+        self._words_only = np.sort([-(dense[key].score or 0.0) for key in words_only])
         self._compared = 0
         self._compared_at: dict[int, int] = {}
 
@@ -198,9 +202,9 @@ class HybridLooks:
             ranks = competition_ranks(cosines)
             last = len(cosines) >= self._count
         else:
-            look = self._dense.next(width, unseen)
+            look = self._dense.next(width, self._without_joined(unseen))
             cosines, last = look.scores, look.last
-            ranks = self._compared + competition_ranks(cosines)
+            ranks = self._ranks(cosines, self._compared)
             self._waiting |= self._by_meaning(look.keys, cosines, ranks)
         self._compared += len(cosines)
         least = -np.inf if last else self._fused.by_meaning(cosines[-1:], ranks[-1:])[0]
@@ -219,7 +223,7 @@ class HybridLooks:
         for code, (cosines, keys) in self._dense.members(groups, size + deepest).items():
             new = np.array([key not in self._scores for key in keys.tolist()], np.bool_)
             compared = max(self._compared_at.get(key, 0) for key in groups[code].tolist())
-            ranks = compared + competition_ranks(cosines[new])
+            ranks = self._ranks(cosines[new], compared)
             scores = self._by_meaning(keys[new], cosines[new], ranks)
             scores |= {key: self._scores[key] for key in keys[~new].tolist()}
             scores |= {key: self._scores[key] for key in joined[code]}
@@ -228,12 +232,20 @@ class HybridLooks:
             )
         return found
 
+    def _without_joined(self, unseen: Matching | None) -> Matching:
+        rows, joined = unseen or self._view.every, self._view.rows(self._fused.joined)
+        return Matching.rows(rows.held & ~joined.held, rows.delta & ~joined.delta)
+
+    def _ranks(self, cosines: NDArray[np.floating], compared: int) -> NDArray[np.float64]:
+        """Ranks by meaning, after those that were compared, among these and the joined rows."""
+        nearer = np.searchsorted(self._words_only, -cosines.astype(np.float64), "left")
+        ranks: NDArray[np.float64] = compared + nearer + competition_ranks(cosines)
+        return ranks
+
     def _by_meaning(
         self, keys: NDArray[np.int64], cosines: NDArray[np.floating], ranks: NDArray[np.float64]
     ) -> dict[int, float]:
-        """Fused scores of the rows that are not joined; their legs are noted."""
-        own = np.array([key not in self._joined for key in keys.tolist()], np.bool_)
-        keys, cosines, ranks = keys[own], cosines[own], ranks[own]
+        """Fused scores of rows that are not joined; their legs are noted."""
         self.legs["dense"] |= told(keys, cosines, ranks)
         self.legs["lexical"] |= dict.fromkeys(keys.tolist(), LegScore(None, None))
         scores = self._fused.by_meaning(cosines, ranks)
