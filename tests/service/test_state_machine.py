@@ -589,7 +589,7 @@ def site(
 @pytest.mark.parametrize(
     ("examples", "steps"),
     [
-        pytest.param(12, 25, id="short"),
+        pytest.param(20, 25, id="short"),
         pytest.param(80, 50, id="long", marks=pytest.mark.slow),
     ],
 )
