@@ -34,7 +34,8 @@ from numpy.typing import NDArray
 from random_model import known_words, random_bert, random_texts, write_pairs
 from transformers import TrainerCallback
 
-from lamina_index.encoder import CPU_PROVIDER, CUDA_PROVIDER, OnnxEncoder
+from lamina_index.encoder import OnnxEncoder
+from lamina_index.onnx_session import CPU_PROVIDER, CUDA_PROVIDER
 from lamina_index.runtime import available_threads
 from lamina_training.export import GRAPH_FILES, export_encoder
 from lamina_training.known_items import KnownItems

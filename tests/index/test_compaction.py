@@ -219,7 +219,9 @@ def test_it_is_built_anew_once_a_third_is_deleted(make_collection: MakeCollectio
     done = compact(made.folder)
     assert (done.added, done.snapshot.manifest.deleted) == (0, 30)
     assert made.store.tombstones() == []  # the snapshot knows them itself
-    assert open_newest(made.folder)[0].deleted.tolist() == list(range(30))  # type: ignore[union-attr]
+    newest, _ = open_newest(made.folder)
+    assert newest is not None
+    assert newest.deleted.tolist() == list(range(30))
     made.store.delete(["30"])
     done = compact(made.folder)
     assert done.reason == "31 of 100 rows of the last index are deleted"

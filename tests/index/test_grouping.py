@@ -321,7 +321,7 @@ def test_more_hits_than_there_are_give_all_there_are(mode: Mode) -> None:
     with collection_of(rows) as searcher:
         for top_k in (29, 30, 31, 2**31, 2**63):
             for wanted, expected in [({}, 30), ({"group_by": "kind"}, 3), ({"collapse": 1.0}, 30)]:
-                options = SearchOptions(mode=mode, top_k=top_k, **wanted)  # type: ignore[arg-type]
+                options = SearchOptions(mode=mode, top_k=top_k, **wanted)
                 hits = searcher.search_encoded(asked(unit(1)[0]), options).hits
                 assert len({hit.id for hit in hits}) == len(hits) == min(expected, top_k)
 
@@ -378,7 +378,7 @@ def test_explanations_and_highlights_come_with_groups_and_without_duplicates() -
             for wanted in ({"group_by": "kind", "group_size": 60}, {"collapse": 0.95}):
                 options = SearchOptions(
                     mode=mode, explain=True, highlight=True, top_k=150, **wanted
-                )  # type: ignore[arg-type]
+                )
                 hits = searcher.search_encoded(asked(unit(1)[0]), options).hits
                 assert len(hits) >= 120
                 for hit in hits:

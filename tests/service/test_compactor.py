@@ -215,7 +215,9 @@ def test_a_compaction_ends_with_its_worker_and_leaves_the_index_there_was(
         try:
             assert process.stdout is not None
             line = next(line for line in process.stdout if "http://" in line)
-            url = re.search(r"http://\S+", line)[0]  # type: ignore[index]
+            found = re.search(r"http://\S+", line)
+            assert found is not None
+            url = found[0]
             supervisor = psutil.Process(process.pid)
             (child,) = until(lambda: compactions(supervisor), "compacting")
             until(lambda: child.nice() == 5, "polite")
