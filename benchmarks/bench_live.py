@@ -52,6 +52,7 @@ LIST = 64
 CHECKED_LISTS = 20
 UPSERTS_A_SECOND = 200
 PATIENCE_SECONDS = 60.0
+IDLE_SECONDS = 2.0
 LOOK_SECONDS = 0.1
 SEARCH = "/v1/collections/lamina/search"
 DOCUMENTS = "/v1/collections/lamina/documents"
@@ -60,9 +61,10 @@ Reply = tuple[int, dict[str, Any]]
 
 
 class Client:
-    """One kept-alive connection."""
+    """A connection that is kept, but not for longer than a server keeps one that is idle."""
 
     def __init__(self, port: int) -> None:
+        self._used = time.perf_counter()
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
 
     def __enter__(self) -> Self:
@@ -71,12 +73,16 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self._connection.close()
 
-    def post(self, path: str, body: dict[str, Any]) -> Reply:
+    def post(self, path: str, sent: dict[str, Any]) -> Reply:
         """Send JSON; status and body of the answer."""
         headers = {"Content-Type": "application/json"}
-        self._connection.request("POST", path, json.dumps(body), headers)
+        if time.perf_counter() - self._used > IDLE_SECONDS:
+            self._connection.close()  # the next request opens it again
+        self._connection.request("POST", path, json.dumps(sent), headers)
         with self._connection.getresponse() as reply:
-            return reply.status, json.load(reply)
+            body = json.load(reply)
+        self._used = time.perf_counter()
+        return reply.status, body
 
 
 @dataclass(frozen=True)
