@@ -24,7 +24,10 @@ class NearestSoFar:
 
     def add(self, labels: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
         """Take a block of rows (n, D) with their labels (n,)."""
-        rough = self._queries @ rows.T  # (Q, n)
+        if len(self._queries) == 1:  # a search's, beside others: no threads that wait
+            rough = exact_scores(rows, self._queries[0])[np.newaxis]
+        else:
+            rough = self._queries @ rows.T  # (Q, n)
         floor = self._floor
         if len(rows) >= self._wanted:
             kth = np.partition(rough, len(rows) - self._wanted, axis=1)
