@@ -414,7 +414,6 @@ class Machine(RuleBasedStateMachine):
         restored = self.stored(other)
         assert restored in (before.documents, after.documents)
         self.models[other] = Model(restored, found["fields"])
-        self.site.close_writers()
 
     @rule(name=NAME, rows=st.lists(st.sampled_from(TEXTS), min_size=1, max_size=9, unique=True))
     def build_in_its_place(self, name: str, rows: list[str]) -> None:
@@ -428,7 +427,6 @@ class Machine(RuleBasedStateMachine):
         )
         build_collection([corpus], self.site.data / name, self.site.encoder, mode="replace")
         self.models[name] = Model(built, {"kind": "string"})
-        self.site.close_writers()
 
     @rule(who=WORKER, name=NAME)
     def remake(self, who: int, name: str) -> None:
@@ -437,7 +435,6 @@ class Machine(RuleBasedStateMachine):
         if status == 200:
             assert self.call(1 - who, "PUT", f"collections/{name}")[0] == 201
             self.models[name] = Model()
-            self.site.close_writers()
 
     @rule(who=WORKER, goal=NAME)
     def lead_alias(self, who: int, goal: str) -> None:
