@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, event, settings
+from hypothesis import HealthCheck, Phase, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
@@ -584,14 +584,14 @@ def site(
 
 
 @pytest.mark.parametrize(
-    ("examples", "steps"),
+    ("examples", "steps", "phases"),
     [
-        pytest.param(20, 25, id="short"),
-        pytest.param(80, 50, id="long", marks=pytest.mark.slow),
+        pytest.param(20, 25, [Phase.generate], id="short"),  # shrinking can take five minutes
+        pytest.param(80, 50, list(Phase), id="long", marks=pytest.mark.slow),
     ],
 )
 def test_any_order_of_writes_and_changes_agrees_with_a_model(
-    examples: int, steps: int, site: Site, monkeypatch: pytest.MonkeyPatch
+    examples: int, steps: int, phases: list[Phase], site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Machine, "site", site, raising=False)
     run_state_machine_as_test(
@@ -599,6 +599,7 @@ def test_any_order_of_writes_and_changes_agrees_with_a_model(
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
+            phases=phases,
             deadline=None,
             derandomize=True,
             database=None,
