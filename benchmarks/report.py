@@ -351,7 +351,9 @@ def live(results: Results) -> str:
     note = (
         f"\n{found['searches_per_second']:.0f} searches a second, {settings['load_share']:.0%} of "
         f"what the service answers at most. {writes['upserts']:,} documents were written in "
-        f"{writes['seconds']:.0f} s, in lists of {settings['list']} that took "
+        f"{writes['seconds']:.0f} s, {writes['upserts'] / writes['seconds']:.0f} a second of the "
+        f"{settings['upserts_per_second']} that were due, in lists of {settings['list']}, one "
+        f"after the other, that took "
         f"{writes['list_p50_ms']:.0f} ms (median; p99 {writes['list_p99_ms']:.0f} ms); "
         f"{writes['refused_lists']} lists were told to come again. {writes['compactions']} "
         f"compactions ran for {writes['compaction_seconds']:.0f} s together. Against searches "
@@ -359,7 +361,8 @@ def live(results: Results) -> str:
         f"compactions and {ratios.get('beside_compactions', 0):.2f} times beside them. Of "
         f"{writes['searched_for']} documents that were searched for as soon as their write was "
         f"acknowledged, {writes['not_found']} were not found. With nothing else to do the service "
-        f"stores {upserts['per_second']:.0f} documents a second; the encoder alone encodes "
+        f"stores {upserts['per_second']:.0f} documents a second for one client, whose worker "
+        f"encodes on one thread; the encoder alone, on all, encodes "
         f"{upserts['encoder_per_second']:.0f}.\n"
     )
     head = ["searches", "number", "p50 ms", "p95 ms", "p99 ms", "failed", "wrong hits"]
