@@ -86,7 +86,7 @@ def check_own_writes(clients: list[httpx.Client], name: str, rounds: int) -> lis
 
 
 @pytest.mark.parametrize(
-    "rounds", [pytest.param(25, id="25"), pytest.param(1500, id="1500", marks=pytest.mark.slow)]
+    "rounds", [pytest.param(25, id="25"), pytest.param(800, id="800", marks=pytest.mark.slow)]
 )
 def test_what_one_worker_has_acknowledged_every_worker_shows(
     rounds: int, serving: Any, folder: Path
@@ -168,7 +168,7 @@ def search_while_writing(urls: list[str], seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "seconds", [pytest.param(4, id="4s"), pytest.param(60, id="60s", marks=pytest.mark.slow)]
+    "seconds", [pytest.param(4, id="4s"), pytest.param(30, id="30s", marks=pytest.mark.slow)]
 )
 def test_each_reply_under_writes_shows_one_committed_state(
     seconds: float, start: Any, folder: Path
@@ -252,7 +252,7 @@ def write_some(clients: list[Acknowledged], tasks: list[Future[None]]) -> None:
 
 
 @pytest.mark.parametrize(
-    "rounds", [pytest.param(1, id="1"), pytest.param(40, id="40", marks=pytest.mark.slow)]
+    "rounds", [pytest.param(1, id="1"), pytest.param(20, id="20", marks=pytest.mark.slow)]
 )
 def test_every_acknowledged_write_is_there_after_a_kill(
     rounds: int, serving: Any, folder: Path

@@ -587,7 +587,7 @@ def site(
     ("examples", "steps", "phases"),
     [
         pytest.param(20, 25, [Phase.generate], id="short"),  # shrinking can take five minutes
-        pytest.param(80, 50, list(Phase), id="long", marks=pytest.mark.slow),
+        pytest.param(50, 40, list(Phase), id="long", marks=pytest.mark.slow),
     ],
 )
 def test_any_order_of_writes_and_changes_agrees_with_a_model(
