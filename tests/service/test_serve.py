@@ -244,6 +244,7 @@ def test_with_a_key_it_serves_other_machines(tmp_path: Path, data: Path) -> None
 
 
 def test_the_demo_indexes_a_file_once_and_its_printed_calls_work(tmp_path: Path) -> None:
+    threads = threading.active_count()  # those of the services that other tests keep
     corpus = tmp_path / "my questions.jsonl"
     lines = [{"id": str(n), "text": f"It's question {n} of the user's own file"} for n in range(9)]
     corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -274,4 +275,4 @@ def test_the_demo_indexes_a_file_once_and_its_printed_calls_work(tmp_path: Path)
     with _process(*command) as process:
         _read_until(process, r"9 documents in")
     assert (tmp_path / "data" / "my-questions" / "collection.json").stat().st_ino != built
-    assert threading.active_count() < 50
+    assert threading.active_count() < threads + 10
