@@ -10,7 +10,7 @@ from sentence_transformers.util import all_gather, get_rank
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lamina_training.embed_by_length import embed_by_length
+from lamina_training.by_length import embed_by_length
 from lamina_training.gathering import gather_rows
 
 

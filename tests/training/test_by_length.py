@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.losses.merged_forward import embed_columns
 from torch import Tensor
+from transformers import Trainer, TrainingArguments
 
-from lamina_training.embed_by_length import TEXTS_A_PASS, embed_by_length
+from lamina_training.by_length import TEXTS_A_PASS, embed_by_length
+from lamina_training.run_trainer import LossByLength
 
 WORD = "tokens"
 LENGTHS = st.integers(1, 24)
@@ -104,3 +106,40 @@ def test_features_other_than_tokens_go_in_one_pass() -> None:
     batch = {"input": torch.arange(6.0).reshape(3, 2)}
     (found,) = embed_by_length(Linear(), [batch])
     assert torch.equal(found, batch["input"] * 2)
+
+
+def test_a_classifier_has_the_loss_and_gradients_of_a_padded_batch(
+    tiny_encoder: Callable[..., Any], kind: str, tmp_path: Path
+) -> None:
+    classifier = tiny_encoder(kind, head="ForSequenceClassification").double().train()
+    for module in classifier.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    classifier.config.attention_probs_dropout_prob = 0.0
+    generator = torch.Generator().manual_seed(2)
+    lengths = torch.randint(2, 20, (40, 1), generator=generator)
+    mask = (torch.arange(20)[None] < lengths).long()
+    mask = mask[:, : int(lengths.max())]
+    tokens = torch.randint(1, 50, mask.shape, generator=generator) * mask
+    labels = torch.randint(0, 2, (40,), generator=generator)
+    batch = {"input_ids": tokens, "attention_mask": mask, "labels": labels}
+    seen: list[tuple[int, ...]] = []
+    classifier.register_forward_pre_hook(
+        lambda _, __, given: seen.append(tuple(given["input_ids"].shape)), with_kwargs=True
+    )
+    trainer = LossByLength(classifier, TrainingArguments(str(tmp_path), report_to=[], use_cpu=True))
+
+    def learn(compute_loss: Callable[..., Any]) -> tuple[Tensor, list[Tensor]]:
+        classifier.zero_grad()
+        loss = compute_loss(trainer, classifier, dict(batch))
+        loss.backward()
+        return loss.detach(), [
+            p.grad.clone() for p in classifier.parameters() if p.grad is not None
+        ]
+
+    expected, found = learn(Trainer.compute_loss), learn(LossByLength.compute_loss)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    whole, *passes = seen
+    assert whole == tuple(mask.shape)
+    assert [rows for rows, _ in passes] == [TEXTS_A_PASS, TEXTS_A_PASS, 40 - 2 * TEXTS_A_PASS]
+    assert sum(rows * width for rows, width in passes) < whole[0] * whole[1]
