@@ -310,13 +310,17 @@ def _training_rows(index: Any) -> int:
 
 def _reserve(index: Any, count: int) -> None:
     """Set memory aside for `count` vectors, so that growing never holds two copies of the index."""
-    core = _core(index)
-    store = _storage(core)
+    if isinstance(index, faiss.IndexPreTransform):
+        _reserve(faiss.downcast_index(index.index), count)
+    elif isinstance(index, faiss.IndexRefine):
+        for part in (index.base_index, index.refine_index):
+            _reserve(faiss.downcast_index(part), count)
+    store = _storage(index)
     if isinstance(store, faiss.IndexFlatCodes):
         _reserve_items(store.codes, count * store.code_size)
-    if isinstance(core, faiss.IndexHNSW):
-        bottom = core.hnsw.cum_nneighbor_per_level.at(1)  # links of a vertex on the lowest level
-        _reserve_items(core.hnsw.neighbors, int(count * (bottom + 1.2)) + 1000)
+    if isinstance(index, faiss.IndexHNSW):
+        bottom = index.hnsw.cum_nneighbor_per_level.at(1)  # links of a vertex on the lowest level
+        _reserve_items(index.hnsw.neighbors, int(count * (bottom + 1.2)) + 1000)
 
 
 def _reserve_items(vector: Any, count: int) -> None:
