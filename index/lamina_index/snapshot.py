@@ -262,8 +262,8 @@ def _extend(
         for keys, rows in store.scan(until_key=before.last_key, batch=_BATCH):
             measurement.add(keys, rows)
     new = _Rows(store, moment, measurement, progress, done=base.count)
-    index = VectorIndex.copied(base.folder / VECTORS_FILE)
     count = int(np.count_nonzero(moment.keys > before.last_key))
+    index = VectorIndex.copied(base.folder / VECTORS_FILE, room=base.index.count + count)
     index.add(new.after(before.last_key), count=count, threads=threads)
     index.save(folder / VECTORS_FILE)
     new_keys = new.keys()
