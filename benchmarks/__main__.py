@@ -21,6 +21,7 @@ SCRIPTS = (
     ("bench_live.py",),
     ("bench_quality.py",),
     ("bench_distractors.py",),
+    ("bench_sizing.py",),
     ("int8_study.py",),
     *((("bench_gpu.py",),) if NVIDIA_DRIVER.exists() else ()),
     ("report.py",),
