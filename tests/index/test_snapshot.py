@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +217,22 @@ print(index.count)
     command = [sys.executable, "-c", _PEAK + code, factory, path]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["72000"], done.stderr
+
+
+def test_adding_leaves_faiss_set_as_it_was() -> None:
+    before = faiss.cvar.visited_table_hashset_threshold
+    rows = unit(500)
+
+    def batches() -> Iterator[NDArray[np.float32]]:
+        assert faiss.cvar.visited_table_hashset_threshold > 10**12
+        yield rows
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="gone"):
+        VectorIndex.build(
+            "HNSW8", dimension=32, count=500, training=unit, batches=batches(), threads=1
+        )
+    assert faiss.cvar.visited_table_hashset_threshold == before
 
 
 # Whole or not there
