@@ -14,9 +14,9 @@ from pathlib import Path
 BUSY_EXIT = 75
 """Exit status (EX_TEMPFAIL) where a build or another compaction is at work."""
 
-_NICE = 5
-"""A third of an equal share of the CPUs where searches want all of them: at much less, rows would
-come faster than they get into the index."""
+_NICE = 10
+"""A tenth of a search's share of a CPU that both want, and twice that of a thread which encodes
+documents: rows must get into the index faster than they come."""
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -92,7 +92,7 @@ class Service:
             reranker = OnnxReranker.load(settings.reranker, device=settings.device, threads=1)
         metrics.encoder_loaded(encoder.name, encoder.precision, encoder.provider)
         aliases = Aliases(settings.data)
-        write_encoder = BackgroundEncoder(encoder, threads=threads)
+        write_encoder = BackgroundEncoder(encoder, threads=settings.threads or available_threads())
         catalog = Catalog(
             settings.data,
             encoder,

@@ -44,7 +44,10 @@ class Settings(BaseSettings):
         MAX_RERANK, ge=1, le=MAX_RERANK, description="most candidates of a search to be reranked"
     )
     threads: int | None = Field(
-        None, ge=1, le=1024, description="texts encoded at once by a worker; CPUs / workers"
+        None,
+        ge=1,
+        le=1024,
+        description="texts encoded at once by a worker; CPUs / workers, for documents CPUs",
     )
     queue_size: int = Field(
         128, ge=1, description="texts waiting or running in a worker beyond which it answers 429"

@@ -220,7 +220,7 @@ def test_a_compaction_ends_with_its_worker_and_leaves_the_index_there_was(
             url = found[0]
             supervisor = psutil.Process(process.pid)
             (child,) = until(lambda: compactions(supervisor), "compacting")
-            until(lambda: child.nice() == 5, "polite")
+            until(lambda: child.nice() == 10, "polite")
             search = f"{url}/v1/collections/small/search?q=cats"
             reply = httpx.get(search, timeout=60, trust_env=False).json()
             assert reply["hits"][0]["id"] == "cats"

@@ -10,6 +10,7 @@ from sentence_transformers.util import all_gather, get_rank
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lamina_training.by_length import embed_by_length
 from lamina_training.gathering import gather_rows
 
 
@@ -92,8 +93,7 @@ class DistilLoss(nn.Module):
 
     def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor) -> Tensor:
         """Embed a batch of one column and give its loss."""
-        (features,) = sentence_features
-        embeddings: Tensor = self.model(features)["sentence_embedding"]  # (B, D)
+        (embeddings,) = embed_by_length(self.model, list(sentence_features))  # (B, D)
         with torch.autocast(embeddings.device.type, enabled=False):
             student = embeddings.float()
             loss = student.new_zeros(())

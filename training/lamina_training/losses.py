@@ -21,11 +21,11 @@ from typing import Any, Literal, get_args
 
 import torch
 from sentence_transformers.base.losses import CachedLossMixin
-from sentence_transformers.base.losses.merged_forward import embed_columns
 from sentence_transformers.util import all_gather, get_rank
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lamina_training.by_length import embed_by_length
 from lamina_training.duplicates import NO_KEY
 from lamina_training.gathering import gather_rows
 
@@ -191,7 +191,7 @@ class ContrastiveLoss(nn.Module):
             ValueError: If the columns do not fit the scheme, or the keys do not fit the columns.
         """
         columns = self._encoded_columns(list(sentence_features))
-        return self._loss(embed_columns(self.model, columns), labels)
+        return self._loss(embed_by_length(self.model, columns), labels)
 
     def get_config_dict(self) -> dict[str, Any]:
         """Tell the settings, for the model card that the trainer writes."""

@@ -15,11 +15,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformerTrainer
 from torch import Tensor, distributed, nn
+from torch.nn import functional
 from torch.utils.data import ConcatDataset, DataLoader
 from transformers import PrinterCallback, Trainer, TrainerCallback
 
 from lamina_index.errors import DamagedError, LaminaError
 from lamina_training.attention_dropout import AttendOut, AttentionDropout, PolicyGradient
+from lamina_training.by_length import ByLength
 from lamina_training.run_rows import RunRows
 from lamina_training.training_state import (
     load_optimizer,
@@ -278,7 +280,21 @@ class EncoderTrainer(RunTrainer, SentenceTransformerTrainer):  # type: ignore[mi
         self.model.save_pretrained(str(folder), create_model_card=False)
 
 
-class ClassifierTrainer(RunTrainer):
+class LossByLength(Trainer):  # type: ignore[misc]  # transformers is untyped to mypy
+    """Trains a classifier with passes by length, where that can be."""
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, **options: Any
+    ) -> Any:
+        features = {name: value for name, value in inputs.items() if name != "labels"}
+        passes = ByLength.of(features)
+        if passes is None or return_outputs or not model.training:
+            return super().compute_loss(model, inputs, return_outputs=return_outputs, **options)
+        logits = passes.joined([model(**each).logits for each in passes])  # (B, classes)
+        return functional.cross_entropy(logits, inputs["labels"])
+
+
+class ClassifierTrainer(RunTrainer, LossByLength):
     """Trains a classifier of transformers."""
 
     def save_weights(self, folder: Path) -> None:

@@ -26,7 +26,8 @@ def serve(
         int | None, typer.Option(help="Most candidates of a search to be reranked; 200.")
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="Texts encoded at once by a worker; CPUs / workers.")
+        int | None,
+        typer.Option(help="Texts encoded at once by a worker; CPUs / workers, for documents CPUs."),
     ] = None,
     queue_size: Annotated[
         int | None, typer.Option(help="Texts waiting in a worker before it answers 429; 128.")
