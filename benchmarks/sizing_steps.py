@@ -161,6 +161,9 @@ def serve(collection: Path, work: Path) -> dict[str, Any]:
     found["again"], scores = timed(searcher, warm)
     found["searched"] = memory()
     found["recall@10"] = rounded(recall(scores, np.load(work / NEAREST_FILE)))
+    started = time.perf_counter()
+    Searcher.open(collection).close()
+    found["open_again_seconds"] = rounded(time.perf_counter() - started)
     found["words"] = words(searcher, json.loads((work / QUERY_TEXTS_FILE).read_text("utf-8")))
     searcher.close()
     return found

@@ -15,10 +15,10 @@ PLANNED = (100_000, 500_000, 1_000_000, 2_000_000, 5_000_000, 10_000_000)
 """Sizes that the table tells, measured or not."""
 
 _RULE = (
-    "Rows marked ~ were not measured. Bytes and seconds are those of the nearest measured size "
-    "with the same kind of index, in proportion to the documents; the seconds of a build, where "
-    "two sizes of the kind were measured, by the power of the number of documents that leads from "
-    "the one to the other."
+    "Rows marked ~ were not measured. They follow from the nearest measured size with the same "
+    "kind of index, in proportion to the documents. Where two sizes of the kind were measured, the "
+    "seconds of a build follow from both by a power of the number of documents, and its memory by "
+    "a straight line."
 )
 
 
@@ -92,13 +92,17 @@ def extrapolated(measured: list[Plan], size: int, kind: str) -> Plan | None:
         measured=False,
         **{name: times * getattr(nearest, name) for name in amounts},
     )
-    if len(alike) > 1:
-        other = alike[1]
-        power = math.log(nearest.build_seconds / other.build_seconds) / math.log(
-            nearest.documents / other.documents
-        )
-        found = replace(found, build_seconds=nearest.build_seconds * times**power)
-    return found
+    if len(alike) == 1:
+        return found
+    other = alike[1]
+    apart = nearest.documents / other.documents
+    power = math.log(nearest.build_seconds / other.build_seconds) / math.log(apart)
+    each = (nearest.build_bytes - other.build_bytes) / (nearest.documents - other.documents)
+    return replace(
+        found,
+        build_seconds=nearest.build_seconds * times**power,
+        build_bytes=nearest.build_bytes + each * (size - nearest.documents),
+    )
 
 
 def kind_of(factory: str) -> str:
@@ -175,15 +179,16 @@ def upkeep(results: Results) -> str:
                 f"{int(size):,}",
                 number(compaction["seconds"]) + " s" + rebuilt,
                 gigabytes(compaction["process"]["peak_own_bytes"]),
-                f"{1000 * served['open_seconds']:,.0f} ms",
+                number(served["open_seconds"]) + " s",
+                number(served["open_again_seconds"]) + " s",
                 number(served["verify_seconds"]) + " s",
                 number(words["first_seconds"]) + " s",
                 f"{words['own_bytes'] / 1e6:,.0f} MB",
                 number(words["p50_ms"]),
             ]
         )
-    head = ["documents", "5,000 more into the index", "memory of that", "open", "check the index"]
-    head += ["first search by words", "memory it takes", "later ones, p50 ms"]
+    head = ["documents", "5,000 more into the index", "memory of that", "open, cold", "warm"]
+    head += ["check the index", "first search by words", "memory it takes", "later ones, p50 ms"]
     return table_of(head, rows) + source(record)
 
 
