@@ -161,7 +161,7 @@ def search_at(results: Results) -> str:
             ]
         )
     head = ["documents", "effort", "recall@10 recorded", "of real questions"]
-    head += ["p50 ms", "p95", "p99", "new: p50", "p99", "cold: p50", "p99"]
+    head += ["warm: p50 ms", "p95", "p99", "new: p50", "p99", "cold: p50", "p99"]
     head += ["memory of its own", "mapped"]
     return table_of(head, rows) + source(record)
 
@@ -214,7 +214,7 @@ def others(results: Results) -> str:
                 ]
             )
     head = ["documents", "index", "bytes each", "build", "memory of the build", "effort"]
-    head += ["recall@10 recorded", "of real questions", "p50 ms", "p99", "cold: p50", "p99"]
+    head += ["recall@10 recorded", "of real questions", "warm: p50 ms", "p99", "cold: p50", "p99"]
     return table_of(head, rows) + source(record) if rows else ""
 
 
