@@ -1,8 +1,8 @@
 """Measure again everything that README.md and docs/ claim: `python -m benchmarks`, or `make bench`.
 
-Takes two to three hours on two cores, and wants the machine for itself. Needs wrk, the Quora
-questions (SHARED_DATA) and, for weights and for txtai, a package index. What needs an NVIDIA GPU
-is left out where there is none.
+Takes three to four hours on two cores, and wants the machine for itself. Needs wrk, 30 GB of disk,
+the Quora questions (SHARED_DATA) and, for weights and for txtai, a package index. What needs an
+NVIDIA GPU is left out where there is none.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ SCRIPTS = (
     ("bench_live.py",),
     ("bench_quality.py",),
     ("bench_distractors.py",),
+    ("bench_sizing.py",),
     ("int8_study.py",),
     *((("bench_gpu.py",),) if NVIDIA_DRIVER.exists() else ()),
     ("report.py",),

@@ -36,13 +36,15 @@ PACKAGES = (
 class Measured:
     """One finished process, with the children that it waited for.
 
-    `peak_rss_bytes` is the process's own high-water mark, mapped files included.
+    `peak_rss_bytes` is the process's own high-water mark, mapped files included; `peak_own_bytes`
+    the most that was seen of it without them, 20 times a second.
     """
 
     wall_seconds: float
     cpu_seconds: float
     peak_rss_bytes: int
     output: str
+    peak_own_bytes: int
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -73,13 +75,14 @@ def run_measured(command: Sequence[object], *, env: dict[str, str] | None = None
         env=os.environ | (env or {}),
     )
     assert process.stdout
-    peak_bytes = 0
+    peak_bytes = own_bytes = 0
     ended = threading.Event()
 
     def watch() -> None:
-        nonlocal peak_bytes
+        nonlocal peak_bytes, own_bytes
         while not ended.wait(MEMORY_POLL_SECONDS):
-            peak_bytes = max(peak_bytes, _high_water_bytes(process.pid))
+            high_water, own = _memory_bytes(process.pid)
+            peak_bytes, own_bytes = max(peak_bytes, high_water), max(own_bytes, own)
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -97,7 +100,8 @@ def run_measured(command: Sequence[object], *, env: dict[str, str] | None = None
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise RuntimeError(f"{command_line(command)}: exit {process.returncode}\n{output[-2000:]}")
-    return Measured(wall_seconds, usage.ru_utime + usage.ru_stime, peak_bytes, output)
+    cpu_seconds = usage.ru_utime + usage.ru_stime
+    return Measured(wall_seconds, cpu_seconds, peak_bytes, output, own_bytes)
 
 
 def last_json(output: str) -> dict[str, Any]:
@@ -199,10 +203,12 @@ def _commit() -> str:
     return git("rev-parse", "--short=12", "HEAD") + (" with changes" if changed else "")
 
 
-def _high_water_bytes(pid: int) -> int:
+def _memory_bytes(pid: int) -> tuple[int, int]:
+    """The most memory that a process has had, and what it has now without mapped files."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     except OSError:
-        return 0
-    found = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
-    return int(found[0]) * 1024 if found else 0
+        return 0, 0
+    lines = [line.split() for line in status.splitlines()]
+    found = {line[0]: int(line[1]) * 1024 for line in lines if line[-1] == "kB"}
+    return found.get("VmHWM:", 0), found.get("RssAnon:", 0)

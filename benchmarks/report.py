@@ -10,11 +10,13 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from harness import REPOSITORY, RESULTS, shown
+from sizing_tables import alike, others, search_at, sizing, upkeep
+from tables import Results, number, source, table_of
 
 MARKED = re.compile(r"<!-- table:([a-z0-9-]+) -->\n.*?<!-- /table -->", re.DOTALL)
 SERVICES = {
@@ -28,10 +30,6 @@ ENCODINGS = {
     "sentence-transformers": "sentence-transformers fp32 + FAISS",
 }
 TASKS = {"quora": "Quora duplicates", "qnli": "QNLI"}
-
-PACKAGES = ("onnxruntime", "onnxruntime-gpu", "faiss-cpu", "sentence-transformers", "torch")
-
-Results = dict[str, dict[str, Any]]
 
 
 def main() -> int:
@@ -483,29 +481,6 @@ def workers_of(found: dict[str, Any], name: str) -> str:
     return "1 worker" if workers == 1 else f"{workers} workers"
 
 
-def source(record: dict[str, Any]) -> str:
-    """Say where, when and how a result was measured."""
-    machine, versions = record["machine"], record["versions"]
-    vnni = "with" if machine["vnni"] else "without"
-    packages = ", ".join(f"{name} {versions[name]}" for name in PACKAGES if name in versions)
-    return (
-        f"\n<sub>{machine['cpu']}, {machine['cores']} cores, {vnni} VNNI; Python "
-        f"{versions['python']}, {packages}; {record['date']}, commit {record['commit']}: "
-        f"`{record['command']}`</sub>\n"
-    )
-
-
-def table_of(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Lay out a Markdown table; all columns but the first are numbers."""
-    rule = ["---", *["---:"] * (len(head) - 1)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in (head, rule, *rows))
-
-
-def number(value: float) -> str:
-    """Format to three significant digits, whole above 100."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
 TABLES: dict[str, tuple[set[str], Callable[[Results], str]]] = {
     "headline": ({"index", "service", "quality"}, headline),
     "indexing": ({"index"}, indexing),
@@ -523,6 +498,11 @@ TABLES: dict[str, tuple[set[str], Callable[[Results], str]]] = {
     "int8": ({"int8_study"}, int8),
     "int8-corpus": ({"int8_study"}, int8_corpus),
     "gpu": ({"gpu"}, gpu),
+    "sizing": ({"sizing"}, sizing),
+    "sizing-search": ({"sizing"}, search_at),
+    "sizing-upkeep": ({"sizing"}, upkeep),
+    "sizing-others": ({"sizing"}, others),
+    "sizing-alike": ({"sizing"}, alike),
 }
 """Each table's name, the results that it needs, and what renders it."""
 

@@ -38,9 +38,13 @@ def choose_index(count: int, dimension: int) -> IndexChoice:
         return IndexChoice(
             "HNSW32,SQ8", f"{count} vectors: a graph up to {GRAPH_LIMIT}, 8 bits a component"
         )
-    lists = 1 << round(math.log2(4 * math.sqrt(count)))
     piece = next(size for size in (4, 2, 1) if dimension % size == 0)
     return IndexChoice(
-        f"IVF{lists}_HNSW32,PQ{dimension // piece}x4fs,Refine(SQfp16)",
+        f"IVF{list_count(count)}_HNSW32,PQ{dimension // piece}x4fs,Refine(SQfp16)",
         f"{count} vectors: past {GRAPH_LIMIT}, inverted lists of compressed vectors, refined",
     )
+
+
+def list_count(count: int) -> int:
+    """Choose how many inverted lists a number of vectors, at least 1, is divided into."""
+    return 1 << round(math.log2(4 * math.sqrt(count)))

@@ -262,8 +262,8 @@ def _extend(
         for keys, rows in store.scan(until_key=before.last_key, batch=_BATCH):
             measurement.add(keys, rows)
     new = _Rows(store, moment, measurement, progress, done=base.count)
-    index = VectorIndex.copied(base.folder / VECTORS_FILE)
     count = int(np.count_nonzero(moment.keys > before.last_key))
+    index = VectorIndex.copied(base.folder / VECTORS_FILE, room=base.index.count + count)
     index.add(new.after(before.last_key), count=count, threads=threads)
     index.save(folder / VECTORS_FILE)
     new_keys = new.keys()
@@ -373,10 +373,19 @@ class _Rows:
 def _sample(
     store: DocumentStore, stored: NDArray[np.int64], random: np.random.Generator, size: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Keys (n,) and vectors (n, D) of up to so many of the stored rows."""
-    chosen = random.choice(stored, min(size, len(stored)), replace=False)
-    with store.reading() as reading:
-        return reading.vectors(np.sort(chosen).tolist())
+    """Keys (n,) and vectors (n, D) of up to so many of the stored rows, in key order."""
+    chosen = np.sort(random.choice(stored, min(size, len(stored)), replace=False))
+    keys = np.empty(len(chosen), np.int64)
+    rows = np.empty((len(chosen), store.dimension), np.float32)
+    read = 0
+    for start in range(0, len(chosen), _BATCH):  # a list index learns from half a million and more
+        with store.reading() as reading:
+            found, part = reading.vectors(chosen[start : start + _BATCH].tolist())
+        if len(found) == 0:  # all of them deleted meanwhile
+            continue
+        keys[read : read + len(found)], rows[read : read + len(found)] = found, part
+        read += len(found)
+    return keys[:read], rows[:read]
 
 
 def _fields(store: DocumentStore) -> dict[str, FieldType]:

@@ -7,7 +7,7 @@ searched, do not fork it (OpenMP's threads do not survive); use the spawn start 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,6 +36,13 @@ _ROWS_PER_EF = 35
 """Rows of a selection that a scan compares in the time that a graph search takes for one of its
 efSearch: 2.1 microseconds against 60 nanoseconds, with 8-bit components, D = 384 and a tenth to a
 half of the rows selected."""
+
+_TABLE_ROWS = int(faiss.cvar.visited_table_hashset_threshold)
+"""From so many rows on FAISS notes which of a graph it has visited in a hash set, since a single
+search would have to clear a table of all of them first."""
+
+_ALWAYS_TABLE = 1 << 62
+"""Where thousands of rows are added with one table, a set costs a fifth to a third more time."""
 
 _TRAINING_ROWS = 20_000
 _TRAINING_ROWS_PER_LIST = 64
@@ -193,16 +200,26 @@ class VectorIndex:
             raise DamagedError(f"{path}: FAISS cannot read it ({error})") from error
 
     @classmethod
-    def copied(cls, path: Path) -> VectorIndex:
+    def copied(cls, path: Path, *, room: int) -> VectorIndex:
         """Read an index file into memory of one's own, to add to it; every byte must be right.
+
+        Args:
+            path: The file.
+            room: How many vectors it is to hold; memory for them is set aside at once.
 
         Raises:
             DamagedError: If FAISS cannot make sense of it.
         """
         try:
-            return cls(faiss.read_index(str(path)))
+            index = faiss.read_index(str(path))
+            mapped = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
         except (RuntimeError, MemoryError) as error:
             raise DamagedError(f"{path}: FAISS cannot read it ({error})") from error
+        for (vector, size), (source, _) in zip(
+            _growing(index, room), _growing(mapped, room), strict=True
+        ):
+            _refill(vector, source, size)
+        return cls(index)
 
     def add(self, batches: Iterable[NDArray[np.float32]], *, count: int, threads: int) -> None:
         """Add vectors at the positions that follow; nobody may be searching meanwhile.
@@ -213,11 +230,13 @@ class VectorIndex:
             threads: Threads to add with.
         """
         faiss.omp_set_num_threads(threads)
+        faiss.cvar.visited_table_hashset_threshold = _ALWAYS_TABLE
         try:
             _reserve(self._index, self.count + count)
             for batch in batches:
                 self._index.add(batch)
         finally:
+            faiss.cvar.visited_table_hashset_threshold = _TABLE_ROWS
             faiss.omp_set_num_threads(1)
 
     @classmethod
@@ -289,6 +308,8 @@ def make_index(factory: str, dimension: int) -> Any:
         core.hnsw.efConstruction = EF_CONSTRUCTION
     if isinstance(core, faiss.IndexIVF):
         core.cp.min_points_per_centroid = 1  # small corpora are no cause for a warning on stderr
+    if hasattr(core, "pq"):
+        core.pq.cp.min_points_per_centroid = 1
     return index
 
 
@@ -310,20 +331,39 @@ def _training_rows(index: Any) -> int:
 
 def _reserve(index: Any, count: int) -> None:
     """Set memory aside for `count` vectors, so that growing never holds two copies of the index."""
-    core = _core(index)
-    store = _storage(core)
+    for vector, size in _growing(index, count):
+        held = vector.size()
+        if size > held:
+            vector.resize(size)
+            vector.resize(held)
+
+
+def _refill(vector: Any, source: Any, size: int) -> None:
+    """Fill a vector from a mapped one with the same items, with memory for `size`.
+
+    Setting it aside in a vector that has items would hold them twice for a moment.
+    """
+    held = source.size()
+    vector.owned_data.swap(type(vector.owned_data)())  # what was swapped out is freed
+    vector.resize(max(size, held))
+    vector.resize(held)
+    if held:
+        faiss.memcpy(vector.data(), source.data(), source.byte_size())
+
+
+def _growing(index: Any, count: int) -> Iterator[tuple[Any, int]]:
+    """The large vectors of an index, and how many items each has once `count` rows are added."""
+    if isinstance(index, faiss.IndexPreTransform):
+        yield from _growing(faiss.downcast_index(index.index), count)
+    elif isinstance(index, faiss.IndexRefine):
+        for part in (index.base_index, index.refine_index):
+            yield from _growing(faiss.downcast_index(part), count)
+    store = _storage(index)
     if isinstance(store, faiss.IndexFlatCodes):
-        _reserve_items(store.codes, count * store.code_size)
-    if isinstance(core, faiss.IndexHNSW):
-        bottom = core.hnsw.cum_nneighbor_per_level.at(1)  # links of a vertex on the lowest level
-        _reserve_items(core.hnsw.neighbors, int(count * (bottom + 1.2)) + 1000)
-
-
-def _reserve_items(vector: Any, count: int) -> None:
-    held = vector.size()
-    if count > held:
-        vector.resize(count)
-        vector.resize(held)
+        yield store.codes, count * store.code_size
+    if isinstance(index, faiss.IndexHNSW):
+        bottom = index.hnsw.cum_nneighbor_per_level.at(1)  # links of a vertex on the lowest level
+        yield index.hnsw.neighbors, int(count * (bottom + 1.2)) + 1000
 
 
 def _core(index: Any) -> Any:

@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -170,26 +170,69 @@ def test_exact_reference_equals_sorting_everything() -> None:
         assert np.allclose(scores[:7], expected[:7], atol=1e-6)
 
 
-def test_memory_holds_one_copy_of_the_index_while_building(tmp_path: Path) -> None:
-    """68,000 x 256 fp32 are 70 MB, just past where a vector that doubles would copy 65 MB."""
-    code = """
+_PEAK = """
 import re
+import sys
+from pathlib import Path
 import numpy as np
 from lamina_index.vectors import VectorIndex
+factory, path = sys.argv[1], Path(sys.argv[2])
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) / 1024
-def batches():
-    for start in range(17):
+def batches(count=17):
+    for start in range(count):
         rows = np.random.default_rng(start).standard_normal((4000, 256), dtype=np.float32)
         yield rows / np.linalg.norm(rows, axis=1, keepdims=True)
-next(batches())
-before = peak()
-index = VectorIndex.build("Flat", dimension=256, count=68_000, training=None,
-                          batches=batches(), threads=1)
-print(peak() - before)
+def build(count):
+    return VectorIndex.build(factory, dimension=256, count=4000 * count, batches=batches(count),
+                             training=lambda size: next(batches()), threads=1)
+build(1)  # what FAISS itself needs
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+
+@pytest.mark.parametrize("factory", ["Flat", "IVF4,PQ8x4fs,Refine(Flat)"])
+def test_memory_holds_one_copy_of_the_index_while_building(tmp_path: Path, factory: str) -> None:
+    """68,000 x 256 fp32 are 70 MB, just past where a vector that doubles would copy 65 MB."""
+    code = _PEAK + "before = peak(); index = build(17); print(peak() - before)"
+    command = [sys.executable, "-c", code, factory, tmp_path / "vectors"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert 60 < float(done.stdout) < 100
+
+
+@pytest.mark.parametrize("factory", ["SQfp16", "IVF4,PQ8x4fs,Refine(SQfp16)"])
+def test_memory_holds_one_copy_of_the_index_while_adding(tmp_path: Path, factory: str) -> None:
+    """68,000 x 256 fp16 are 35 MB; mapped files do not count for the limit."""
+    path = tmp_path / "vectors"
+    make = [sys.executable, "-c", f"{_PEAK}build(17).save(path)", factory, path]
+    subprocess.run(make, check=True)
+    code = """
+import resource
+status = open("/proc/self/status").read()
+held = 1024 * int(re.search(r"VmData:\\s+(\\d+)", status)[1])
+resource.setrlimit(resource.RLIMIT_DATA, (held + 55_000_000, resource.RLIM_INFINITY))
+index = VectorIndex.copied(path, room=72_000)
+index.add(batches(1), count=4000, threads=1)
+print(index.count)
+"""
+    command = [sys.executable, "-c", _PEAK + code, factory, path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["72000"], done.stderr
+
+
+def test_adding_leaves_faiss_set_as_it_was() -> None:
+    before = faiss.cvar.visited_table_hashset_threshold
+    rows = unit(500)
+
+    def batches() -> Iterator[NDArray[np.float32]]:
+        assert faiss.cvar.visited_table_hashset_threshold > 10**12
+        yield rows
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="gone"):
+        VectorIndex.build(
+            "HNSW8", dimension=32, count=500, training=unit, batches=batches(), threads=1
+        )
+    assert faiss.cvar.visited_table_hashset_threshold == before
 
 
 # Whole or not there

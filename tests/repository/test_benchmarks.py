@@ -165,6 +165,67 @@ def test_searches_are_measured_while_documents_are_written(repository: Path, tmp
     assert found["upserts"].keys() == {"per_second", "encoder_per_second", "share"}
 
 
+@pytest.fixture(scope="module")
+def sizing_results(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sizing")
+    options = ["--small", "--work", folder / "work", "--output", folder / "sizing.json"]
+    done = run(repository, "bench_sizing.py", *options)
+    assert done.returncode == 0, done.stderr
+    assert list((folder / "work").glob("sizing*")) == []  # gigabytes, in earnest
+    return folder
+
+
+def test_sizes_are_measured_one_after_the_other(sizing_results: Path, repository: Path):
+    record = load(sizing_results, "sizing")
+    assert record.keys() == SOURCE
+    assert str(repository) not in json.dumps(record)
+    found = record["results"]
+    assert found["sizes"].keys() == {"200", "400"}
+    for size, row in found["sizes"].items():
+        assert row["build"]["rows"] == int(size)
+        assert row["build"]["factory"] == "Flat"
+        assert row["serve"]["recall@10"] == 1
+        assert row["compact"]["added"] == 50
+        assert row["compact"]["rows"] == int(size) + 50
+        process = row["build"]["process"]
+        assert 0 < process["peak_own_bytes"] < process["peak_bytes"]
+        for part in ("cold", "new", "again"):
+            assert 0 < row["serve"][part]["p50_ms"] <= row["serve"][part]["p99_ms"]
+    factories = [row["build"]["factory"] for row in found["others"]["400"]]
+    assert factories == ["HNSW32,SQ8", "IVF64_HNSW32,SQ8"]
+    assert [row["made_from"] for row in found["alike"]] == [None, 100, 25]
+
+
+def test_sizes_become_tables(sizing_results: Path, repository: Path, tmp_path: Path):
+    page = tmp_path / "page.md"
+    names = ["sizing", *(f"sizing-{name}" for name in ("search", "upkeep", "others", "alike"))]
+    page.write_text("".join(f"<!-- table:{name} -->\n<!-- /table -->\n" for name in names))
+    assert run(repository, "report.py", "--results", sizing_results, page).returncode == 0
+    text = page.read_text()
+    assert text.count("| 400 |") == 5
+    assert text.count("commit ") == len(names)
+
+
+def test_other_sizes_follow_from_the_nearest_of_their_kind(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.syspath_prepend(repository / "benchmarks")
+    from sizing_tables import Plan, extrapolated
+
+    graphs = [
+        Plan(100, "HNSW32,SQ8", 1000, 600, 10, 20, 700),
+        Plan(400, "HNSW32,SQ8", 4400, 2400, 44, 160, 2600),
+    ]
+    lists = Plan(6000, "IVF_HNSW32,SQ8", 66_000, 2400, 660, 90, 3000)
+    found = extrapolated([*graphs, lists], 800, "HNSW32,SQ8")
+    # from 400: twice of everything; the build by 4 ** 1.5 = 8, so 2 ** 1.5; 1900 bytes a 300
+    seconds, size_bytes = pytest.approx(160 * 2**1.5), pytest.approx(2600 + 400 * 1900 / 300)
+    assert found == Plan(800, "HNSW32,SQ8", 8800, 4800, 88, seconds, size_bytes, measured=False)
+    found = extrapolated([*graphs, lists], 9000, "IVF_HNSW32,SQ8")
+    assert found == Plan(9000, "IVF_HNSW32,SQ8", 99_000, 3600, 990, 135, 4500, measured=False)
+    assert extrapolated([lists], 800, "HNSW32,SQ8") is None
+
+
 def test_results_become_tables(results: Path, repository: Path, tmp_path: Path):
     page = tmp_path / "page.md"
     empty = "".join(
