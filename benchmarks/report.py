@@ -359,9 +359,9 @@ def live(results: Results) -> str:
         f"compactions and {ratios.get('beside_compactions', 0):.2f} times beside them. Of "
         f"{writes['searched_for']} documents that were searched for as soon as their write was "
         f"acknowledged, {writes['not_found']} were not found. With nothing else to do the service "
-        f"stores {upserts['per_second']:.0f} documents a second for one client, whose worker "
-        f"encodes on one thread; the encoder alone, on all, encodes "
-        f"{upserts['encoder_per_second']:.0f}.\n"
+        f"stores {upserts['per_second']:.0f} documents a second for one client, "
+        f"{upserts['share']:.2f} of the {upserts['encoder_per_second']:.0f} that the encoder alone "
+        f"encodes.\n"
     )
     head = ["searches", "number", "p50 ms", "p95 ms", "p99 ms", "failed", "wrong hits"]
     return table_of(head, rows) + note + source(record)
