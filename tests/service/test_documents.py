@@ -150,6 +150,21 @@ def test_a_bad_document_is_told_and_the_others_are_stored(app: Any) -> None:
     assert {get(app, name).status_code for name in ("blank", "no-text", "typed")} == {404}
 
 
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"id": "a", "text": "x", "metadata": {"year": "soon", "kind": {"deep": 1}}},
+        {"id": "a", "text": "x", "metadata": {"year": "soon", "legs": "four"}},
+        {"id": "a", "text": "\u200b", "metadata": {"year": "soon"}},
+        {"id": " ", "text": "x", "metadata": {"year": "soon"}},
+    ],
+)
+def test_a_refused_document_decides_no_type(app: Any, bad: dict[str, Any]) -> None:
+    stored = upsert(app, bad, {"id": "b", "text": "y", "metadata": {"year": 3}})
+    assert (stored["inserted"], [error["position"] for error in stored["errors"]]) == (1, [0])
+    assert app.client.get("/v1/collections/small").json()["fields"]["year"] == "number"
+
+
 def test_if_no_document_can_be_stored_the_request_is_refused(app: Any) -> None:
     bad = [{"id": "", "text": "x"}, {"id": "a"}]
     for body, headers in [
