@@ -95,7 +95,7 @@ class DeleteRequest(Request):
     ids: Annotated[list[str], Field(min_length=1, max_length=MAX_IDS)] | None = Field(
         None, description="those that are not there do no harm"
     )
-    filter: Annotated[dict[str, Any], Field(min_length=1)] | None = Field(
+    filter: Annotated[dict[str, Any], Field(json_schema_extra={"minProperties": 1})] | None = Field(
         None, description="all documents that pass; `{}`, which passes all, is refused"
     )
 

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 _PATIENCE_SECONDS = 30.0
 """How long a stream, once begun, waits for its turn before it is refused."""
 _PAUSE_SECONDS = 0.1
+_PASSES_ALL = (
+    "passes every document, so all would be deleted; expected a condition, such as "
+    '{"year": {"$lt": 2000}}; to empty a collection, delete it and make it anew'
+)
 
 T = TypeVar("T")
 
@@ -182,7 +186,7 @@ def delete_some(service: Service, collection: str, asked: DeleteRequest) -> tupl
             return writer.delete(asked.ids)
         wanted = parse_filter(asked.filter, service.catalog.get(collection).fields)
         if _outcome(wanted) is True:
-            raise FilterError("filter", "has no condition, so it would delete all documents")
+            raise FilterError("filter", _PASSES_ALL)
         return writer.delete_matching(wanted)
 
     return _deleting(service, collection, delete)

@@ -14,9 +14,12 @@ from starlette.exceptions import HTTPException
 
 from lamina_index import errors as index
 from lamina_index.errors import LaminaError
+from lamina_service.validation import field_of, message_of
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 PROBLEM_URI = "urn:lamina:problem:"
+MAX_FAULTS = 100
+"""Most parts of a request that a problem names with what is wrong with them."""
 INTERNAL_DETAIL = "unexpected error; the server's log tells it under this reply's X-Request-ID"
 
 _logger = logging.getLogger(__name__)
@@ -253,8 +256,8 @@ async def _answer_validation_error(request: Request, error: Exception) -> Respon
     assert isinstance(error, ValidationError)  # registered for this class
     problem = PROBLEMS[InvalidRequestError]
     errors = [
-        {"field": _field(item["loc"]), "message": item["msg"]}
-        for item in error.errors(include_url=False, include_context=False, include_input=False)
+        {"field": field_of(found), "message": message_of(found)}
+        for found in error.errors(include_url=False)[:MAX_FAULTS]
     ]
     first = errors[0]
     detail = f"{first['field']}: {first['message']}" if first["field"] else first["message"]
@@ -269,12 +272,6 @@ async def _answer_http_exception(request: Request, error: Exception) -> Response
     detail = f"{request.method} {request.url.path}: {status.description or status.phrase}"
     _count(request, problem.slug)
     return problem_response(problem, detail, dict(error.headers or {}))
-
-
-def _field(location: tuple[int | str, ...]) -> str:
-    """Write `("input", 3)` as `input[3]`."""
-    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in location]
-    return "".join(parts).removeprefix(".")
 
 
 def _count(request: Request, slug: str) -> None:

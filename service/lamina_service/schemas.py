@@ -15,7 +15,9 @@ def _check_texts(value: Any) -> Any:
     """Refuse all but a text or texts; of token arrays, which OpenAI allows, tell what to send."""
     if isinstance(value, list) and any(isinstance(item, int | list) for item in value):
         raise PydanticCustomError("tokens", "token arrays are not taken; send a text or texts")
-    if isinstance(value, str) or (isinstance(value, list) and value):
+    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+        return value
+    if isinstance(value, str):
         return value
     raise PydanticCustomError("texts", "expected a text or a list of at least one text")
 

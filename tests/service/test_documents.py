@@ -434,7 +434,7 @@ def test_documents_are_deleted_by_id_or_by_filter(app: Any) -> None:
         ({"ids": "cats"}, "invalid-request"),
         ({"ids": ["a"], "filter": {"kind": "odd"}}, "invalid-request"),
         ({"ids": ["a"], "filter": None}, "invalid-request"),
-        ({"filter": {}}, "invalid-request"),
+        ({"filter": {}}, "invalid-filter"),
         ({"filter": {"$and": []}}, "invalid-filter"),
         ({"filter": {"$and": [{}]}}, "invalid-filter"),
         ({"filter": {"$or": [{}, {"kind": "odd"}]}}, "invalid-filter"),
@@ -447,6 +447,15 @@ def test_a_deletion_that_does_not_say_what_deletes_nothing(app: Any, body: Any, 
     reply = app.client.post(f"{DOCUMENTS}/delete", json=body)
     assert problem(reply) == (422, kind)
     assert app.client.get("/v1/collections/small").json()["count"] == 14
+
+
+@pytest.mark.parametrize("filter", [{}, {"$and": [{}]}, {"$not": {"$not": {}}}])
+def test_a_deletion_without_a_condition_is_told_what_to_do(app: Any, filter: Any) -> None:
+    reply = app.client.post(f"{DOCUMENTS}/delete", json={"filter": filter})
+    [error] = reply.json()["errors"]
+    assert error["field"] == "filter"
+    assert error["message"].startswith("passes every document, so all would be deleted; expected")
+    assert error["message"].endswith("to empty a collection, delete it and make it anew")
 
 
 # Streams
