@@ -144,6 +144,7 @@ REQUEST_PROBLEMS: dict[type[LaminaError], Problem] = {
     index.DamagedError: Problem(503, "collection-damaged", "Damaged collection"),
     index.FilterError: Problem(422, "invalid-filter", "Filter does not fit"),
     index.GroupFieldError: Problem(422, "invalid-group-by", "Field cannot be grouped by"),
+    index.CursorError: Problem(422, "invalid-cursor", "Cursor leads nowhere"),
     index.NoWordIndexError: Problem(409, "no-word-index", "Words cannot be searched yet"),
     index.DocumentNotFoundError: Problem(404, "document-not-found", "No such document"),
     index.BacklogFullError: Problem(429, "backlog-full", "Index has to catch up with writes"),
@@ -233,6 +234,8 @@ async def _answer_lamina_error(request: Request, error: Exception) -> Response:
         members["errors"] = [{"field": error.field, "message": error.message}]
     if isinstance(error, index.FilterError):
         members["errors"] = [{"field": error.path, "message": error.found}]
+    if isinstance(error, index.CursorError):
+        members["errors"] = [{"field": "cursor", "message": error.found}]
     if isinstance(error, CanaryFailedError):
         members["errors"] = [{"field": field, "message": told} for field, told in error.failures]
     if isinstance(error, DocumentsRefusedError):

@@ -516,6 +516,7 @@ class Machine(RuleBasedStateMachine):
             _, reply = self.call(self.steps % 2, "GET", f"collections/{name}")
             assert (reply["status"], reply["count"]) == ("open", len(model.documents))
             assert reply["fields"] == model.fields
+            assert self.listed(self.steps % 2, name) == model.documents
             with Searcher.open(self.site.data / name) as fresh:  # as a new worker would see it
                 found = fresh.search_embedding(vector, SearchOptions(top_k=1000))
                 assert fresh.count == found.total == len(model.documents)
@@ -552,6 +553,20 @@ class Machine(RuleBasedStateMachine):
             doc: 0.85 * (dense[doc] + 1) / (best + 1) + 0.15 * lexical.get(doc, 0.0) / most
             for doc in ids
         }
+
+    def listed(self, who: int, name: str) -> dict[str, Any]:
+        """All documents, page by page."""
+        documents: list[dict[str, Any]] = []
+        cursor = ""
+        while cursor is not None:
+            asked = f"?limit=20{cursor and f'&cursor={cursor}'}"
+            status, reply = self.call(who, "GET", f"collections/{name}/documents{asked}")
+            assert status == 200, reply
+            documents += reply["documents"]
+            cursor = reply["next_cursor"]
+        found = {each["id"]: (each["text"], each["metadata"]) for each in documents}
+        assert len(found) == len(documents)
+        return found
 
     def stored(self, name: str) -> dict[str, Any]:
         body = {"vector": self.site.queries["cats"].tolist(), "top_k": 1000}
