@@ -4,7 +4,6 @@ import json
 import shutil
 import socket
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from lamina_index.encoder import Encoded, OnnxEncoder
 from lamina_index.errors import EncoderOutputError
 from lamina_service.document_stream import BLOCK_LINES
 from lamina_service.keys import Scope, opened
+from replies import problem, wait_for
 
 DOCUMENTS = "/v1/collections/small/documents"
 NDJSON = {"Content-Type": "application/x-ndjson"}
@@ -38,13 +38,6 @@ ODD_IDS = [
 ]
 
 
-@pytest.fixture
-def folder(data: Path, tmp_path: Path) -> Path:
-    """A data folder of a test's own, for a service of its own."""
-    shutil.copytree(data / "small", tmp_path / "data" / "small")
-    return tmp_path / "data"
-
-
 @pytest.fixture(scope="module")
 def shared(running: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with running(data=tmp_path_factory.mktemp("documents"), threads=2) as started:
@@ -61,10 +54,6 @@ def app(shared: Any, data: Path) -> Any:
     shutil.copytree(data / "small", shared.service.settings.data / ".copy")
     (shared.service.settings.data / ".copy").rename(shared.service.settings.data / "small")
     return shared
-
-
-def problem(reply: httpx.Response) -> tuple[int, str]:
-    return reply.status_code, reply.json()["type"].rpartition(":")[2]
 
 
 def upsert(app: Any, *documents: Any, collection: str = "small") -> Any:
@@ -507,15 +496,6 @@ def send_part(address: tuple[str, int], content: bytes) -> socket.socket:
     if content:  # an empty chunk would end it
         connection.sendall(b"%x\r\n%s\r\n" % (len(content), content))
     return connection
-
-
-def wait_for(condition: Any) -> None:
-    patience = threading.Event()
-    for _ in range(2000):
-        if condition():
-            return
-        patience.wait(0.01)
-    raise AssertionError("the condition never came true")
 
 
 def test_a_stream_to_nowhere_is_refused_before_it_is_sent(app: Any) -> None:

@@ -3,7 +3,6 @@
 import itertools
 import json
 import random
-import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,19 +13,10 @@ import httpx
 import pytest
 
 from lamina_service.keys import Scope, opened
+from replies import problem
 
 SMALL = "/v1/collections/small"
 DOCUMENTS = f"{SMALL}/documents"
-
-
-@pytest.fixture
-def folder(data: Path, tmp_path: Path) -> Path:
-    shutil.copytree(data / "small", tmp_path / "data" / "small")
-    return tmp_path / "data"
-
-
-def problem(reply: httpx.Response) -> tuple[int, str]:
-    return reply.status_code, reply.json()["type"].rpartition(":")[2]
 
 
 def pages(client: httpx.Client, address: str = DOCUMENTS, **asked: Any) -> Iterator[list[Any]]:
