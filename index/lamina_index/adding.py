@@ -70,7 +70,7 @@ def add_documents(
     report = AddReport()
     with CollectionWriter.open(folder, encoder, max_backlog=max_backlog) as writer:
         types = FieldTypes(writer.fields)
-        records = read_corpus(inputs, options, fields=types)
+        records = read_corpus(inputs, options, fields=types, check=writer.check)
         while block := list(islice(records, ROWS_AT_ONCE)):
             written = _write(writer, block, types)
             types.adopt(writer.fields)

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 
+from lamina_index.build_blocks import check_for
 from lamina_index.build_plan import BuildPlan, Mode, identify_inputs
 from lamina_index.build_report import BuildReport, Stopwatch
 from lamina_index.build_run import REPORT_FILE, BuildRun, BuildStatus, OnProgress
@@ -89,9 +90,10 @@ def build_collection(
     target = Path(os.path.realpath(folder))  # a link's folder is what gets replaced, not the link
     options = options or CorpusOptions()
     types = FieldTypes()
-    records = read_corpus(inputs, options, fields=types)
     recover_swap(target)
     manifest = _manifest(target, mode, encoder, chunking)
+    check = check_for(encoder, chunked=manifest.chunking is not None)
+    records = read_corpus(inputs, options, fields=types, check=check)
     if factory != "auto":
         make_index(factory, encoder.dimension)  # a bad factory shows now, not after hours
     plan = BuildPlan(

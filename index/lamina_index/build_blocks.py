@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from lamina_index.corpus import Document, FieldTypes, Rejected, RowError
+from lamina_index.corpus import Check, Document, FieldTypes, Rejected, RowError
 from lamina_index.encoder import Encoded, Encoder
 from lamina_index.errors import EncoderOutputError, LaminaError
 from lamina_index.manifest import MAX_ID_BYTES, PARENT_FIELD, FieldType
@@ -25,6 +25,7 @@ BLOCK_CHARACTERS = 2_000_000
 
 _EXCERPT_CHARACTERS = 200
 _PART_SUFFIX_BYTES = 9
+_BLANK = "text is blank: no token is left of it"
 
 Split = Callable[[str], list[str]]
 
@@ -61,13 +62,8 @@ class Block:
     def add(self, record: Document | Rejected, split: Split | None) -> None:
         """Take in a record; `split` cuts its text into parts, None keeps it whole."""
         self.rows += 1
-        fault = _fault_for_parts(record) if split and isinstance(record, Document) else None
         if isinstance(record, Rejected):
-            self.rejected.append(
-                RejectedRow(repair_text(record.file), record.line, record.reason, record.id)
-            )
-        elif fault:
-            self.rejected.append(_reject(record, fault))
+            self.rejected.append(_reject(record, record.reason))
         else:
             self.documents.append(record)
             self.texts.append(split(record.text) if split else [record.text])
@@ -198,8 +194,7 @@ def encode_block(block: Block, encoder: Encoder, *, chunked: bool) -> EncodedBlo
         failed = [failures[row] for row in range(start, end) if row in failures]
         rows = [row for row in range(start, end) if not encoded.blank[row]]
         if failed or not rows:
-            reason = failed[0] if failed else "text is blank: no token is left of it"
-            block.rejected.append(_reject(document, reason))
+            block.rejected.append(_reject(document, failed[0] if failed else _BLANK))
         else:
             kept.append((document, rows))
     return EncodedBlock(block, texts, encoded, kept, chunked)
@@ -210,19 +205,37 @@ def _part(document: Document, number: int, text: str) -> Document:
     return replace(document, id=part_id(document.id, number), text=text, metadata=metadata)
 
 
-def _fault_for_parts(document: Document) -> str | None:
-    taken = sorted(PART_FIELDS.keys() & document.metadata.keys())
+def check_for(encoder: Encoder, *, chunked: bool) -> Check:
+    """Make the check that finds out beforehand which documents a block could not keep.
+
+    Readers ask it before a document decides the type of a field. A text with a letter or digit is
+    left to `encode_block`: it has tokens, so only an encoder that fails can refuse it.
+    """
+
+    def check(document: Document, values: Mapping[str, object]) -> None:
+        if chunked:
+            _check_for_parts(document.id, values)
+        if not any(map(str.isalnum, document.text)):
+            encoded, failures = _encode_surviving(encoder, [document.text])
+            if failures or encoded.blank[0]:
+                raise RowError(failures.get(0, _BLANK))
+
+    return check
+
+
+def _check_for_parts(document_id: str, values: Mapping[str, object]) -> None:
+    """Refuse what leaves no room for the ids and fields of a text's parts."""
+    taken = sorted(name for name in PART_FIELDS if values.get(name) is not None)
     if taken:
-        return f'metadata field "{taken[0]}" is kept for parts of texts; rename it'
+        raise RowError(f'metadata field "{taken[0]}" is kept for parts of texts; rename it')
     room = MAX_ID_BYTES - _PART_SUFFIX_BYTES
-    if len(document.id.encode()) > room:
-        return f"id is too long for its parts; at most {room} bytes where texts are split"
-    return None
+    if len(document_id.encode()) > room:
+        raise RowError(f"id is too long for its parts; at most {room} bytes where texts are split")
 
 
-def _reject(document: Document, reason: str) -> RejectedRow:
-    excerpt = document.text[:_EXCERPT_CHARACTERS]
-    return RejectedRow(repair_text(document.file), document.line, reason, document.id, excerpt)
+def _reject(record: Document | Rejected, reason: str) -> RejectedRow:
+    excerpt = None if record.text is None else record.text[:_EXCERPT_CHARACTERS]
+    return RejectedRow(repair_text(record.file), record.line, reason, record.id, excerpt)
 
 
 def _encode_surviving(encoder: Encoder, texts: Sequence[str]) -> tuple[Encoded, dict[int, str]]:

@@ -7,6 +7,7 @@ import platform
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
@@ -39,7 +40,7 @@ def examine(encoder: str = "default") -> Iterator[Finding]:
     yield _packages()
     yield _runtimes()
     yield _cpu()
-    yield Finding("sqlite", "ok", f"{sqlite3.sqlite_version}")
+    yield _sqlite()
     yield from _guarded("encoder", lambda: _encoder(encoder))
 
 
@@ -93,6 +94,25 @@ def _cpu() -> Finding:
     if not features["vnni"]:
         return Finding("cpu", "note", f"{detail}: int8 runs slower here")
     return Finding("cpu", "ok", detail)
+
+
+def _sqlite() -> Finding:
+    from lamina_index.store_words import TOKENIZER
+
+    release = sqlite3.sqlite_version
+    try:
+        with closing(sqlite3.connect(":memory:")) as connection:
+            connection.execute(
+                f"CREATE VIRTUAL TABLE words USING fts5 (text, tokenize = '{TOKENIZER}')"
+            )
+    except sqlite3.Error as error:
+        return Finding(
+            "sqlite",
+            "wrong",
+            f"{release} has no FTS5 ({error}), so no collection can be made; use a Python whose "
+            "SQLite has it, such as that of python.org, Debian or conda-forge",
+        )
+    return Finding("sqlite", "ok", f"{release} with FTS5")
 
 
 def _encoder(name: str) -> Finding:

@@ -111,6 +111,18 @@ class GroupFieldError(LaminaError):
     """The collection has no such field to group by, or its documents have several values of it."""
 
 
+class CursorError(LaminaError):
+    """A cursor is none that a listing of this collection, as it is now, could have given.
+
+    Attributes:
+        found: What is there and what was expected.
+    """
+
+    def __init__(self, found: str) -> None:
+        super().__init__(f"cursor: {found}")
+        self.found = found
+
+
 class DocumentNotFoundError(LaminaError):
     """No document has the id."""
 

@@ -16,7 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from lamina_index.collection import open_collection
 from lamina_index.errors import BlankTextError, DamagedError, DocumentNotFoundError
+from lamina_index.filters import Filter
+from lamina_index.listing import Page, Place, page_after
 from lamina_index.manifest import PARENT_FIELD, CollectionManifest, FieldType
+from lamina_index.matching import Matching
 from lamina_index.query_encoding import EncodedQuery, check_encoder, encode_queries
 from lamina_index.reranking import first_stage, reranked
 from lamina_index.runtime import available_threads
@@ -238,6 +241,26 @@ class Searcher:
         with self._store.reading() as reading:
             found = reading.get(document_id)
             return None if found is None else (found, reading.vectors([found.key])[1][0])
+
+    def page(self, place: Place | None, *, limit: int, filter: Filter | None = None) -> Page:
+        """Give documents in the order in which they were stored, from a place on.
+
+        Args:
+            place: From the page before; None begins with the oldest document.
+            limit: Most documents to give.
+            filter: Gives only the documents that pass.
+
+        Raises:
+            CursorError: If the place is one in another collection.
+            FilterError: If a field that the filter names has changed its type.
+        """
+        if filter is None:
+            with self._store.reading() as reading:
+                return page_after(reading, place, limit=limit)
+        with self._viewing() as (reading, view):
+            columns = view.columns.get(reading, self.fields)
+            matching = Matching.of(filter, columns, view.dead, view.delta_keys)
+            return page_after(reading, place, limit=limit, among=view.keys_of(matching))
 
     @property
     def count(self) -> int:

@@ -178,6 +178,47 @@ class StoreReading:
         ).fetchall()
         return [self._document(row) for row in rows]
 
+    def page_after(
+        self,
+        key: int,
+        among: NDArray[np.int64] | None = None,
+        *,
+        limit: int,
+        characters: int,
+    ) -> tuple[list[StoredDocument], bool]:
+        """The first documents with a higher key, in key order, and whether there are more.
+
+        Args:
+            key: Those up to it are left out.
+            among: Ascending keys of the only documents that are wanted; None for all.
+            limit: Most documents to give, at least 1.
+            characters: The last one given is that with which texts and metadata get so long.
+        """
+        found: list[StoredDocument] = []
+        held = 0
+        for row in self._rows_after(key, among, limit + 1):
+            if len(found) == limit or held >= characters:
+                return found, True
+            found.append(self._document(row))
+            held += len(row[2]) + len(row[3])
+        return found, False
+
+    def _rows_after(
+        self, key: int, among: NDArray[np.int64] | None, limit: int
+    ) -> Iterator[tuple[int, str, str, str, int]]:
+        """Rows of documents, each read from the disk when it is asked for."""
+        columns = "SELECT key, id, text, metadata, crc32 FROM documents"
+        if among is None:
+            yield from self._connection.execute(
+                f"{columns} WHERE key > ? ORDER BY key LIMIT ?", (key, limit)
+            )
+            return
+        start = int(np.searchsorted(among, key, side="right"))
+        for part in _parts(among[start : start + limit].tolist()):
+            yield from self._connection.execute(
+                f"{columns} WHERE key IN ({','.join('?' * len(part))}) ORDER BY key", part
+            )
+
     def vectors(self, keys: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Keys (n,) and embeddings (n, D) of the keys that have a row, in key order."""
         rows = [

@@ -22,7 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lamina_index.backlog import Backlog
-from lamina_index.build_blocks import Block, BlockRows, CutText, EncodedBlock, encode_block
+from lamina_index.build_blocks import (
+    Block,
+    BlockRows,
+    CutText,
+    EncodedBlock,
+    check_for,
+    encode_block,
+)
 from lamina_index.chunking import splitter
 from lamina_index.collection import (
     MANIFEST_FILE,
@@ -33,7 +40,7 @@ from lamina_index.collection import (
     recover_swap,
     write_turn,
 )
-from lamina_index.corpus import Document, FieldTypes, Rejected, read_values
+from lamina_index.corpus import Check, Document, FieldTypes, Rejected, read_values
 from lamina_index.disk import disk_errors_told
 from lamina_index.encoder import Encoder
 from lamina_index.errors import BacklogFullError, CollectionNotFoundError, FormatError
@@ -166,6 +173,11 @@ class CollectionWriter:
         return self._manifest().fields
 
     @property
+    def check(self) -> Check:
+        """What a reader is to ask before a document may decide the types of metadata."""
+        return check_for(self._embedding, chunked=self._opened.chunked)
+
+    @property
     def backlog(self) -> Backlog:
         """How much is newer than the search index, as of now."""
         with self._opened.store.reading() as reading:
@@ -199,7 +211,7 @@ class CollectionWriter:
             EncoderOutputError: As `upsert`.
         """
         types = FieldTypes(self.fields)
-        return self.prepare_documents(read_values(records, types), types)
+        return self.prepare_documents(read_values(records, types, check=self.check), types)
 
     def prepare_documents(
         self, records: Iterable[Document | Rejected], types: FieldTypes
@@ -207,18 +219,16 @@ class CollectionWriter:
         """As `prepare`, with what a reader of files yields.
 
         Args:
-            records: Documents whose metadata `types` has checked, and rows that are none.
+            records: Documents that `check` and `types` have passed, and rows that are none.
             types: The types found so far.
         """
-        if self.encoder is None:
-            raise ValueError(f"{self.folder} was opened without an encoder; it can only delete")
-        opened, block = self._opened, Block()
+        encoder, opened, block = self._embedding, self._opened, Block()
         for record in records:
             block.add(record, opened.split)
         block.fields = dict(types.known)
         with opened.store.reading() as reading:
             self._check_room(reading, sum(map(len, block.texts)))
-        encoded = encode_block(block, self.encoder, chunked=opened.chunked)
+        encoded = encode_block(block, encoder, chunked=opened.chunked)
         return Prepared(encoded, opened)
 
     def commit(self, prepared: Prepared) -> Written:
@@ -355,6 +365,13 @@ class CollectionWriter:
         if rows.documents:
             self._check_room(turn.writing.reading, len(rows.documents))
         return encoded, rows, turn.store(encoded, rows), turn.writing.generation
+
+    @property
+    def _embedding(self) -> Encoder:
+        """The encoder, without which documents cannot be stored."""
+        if self.encoder is None:
+            raise ValueError(f"{self.folder} was opened without an encoder; it can only delete")
+        return self.encoder
 
     def _check_room(self, reading: StoreReading, adding: int) -> None:
         backlog = Backlog.of(self.folder, reading, self._max_backlog, adding=adding)

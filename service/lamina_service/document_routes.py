@@ -20,11 +20,20 @@ from lamina_service.document_schemas import (
     DeletedReply,
     DeleteRequest,
     Document,
+    DocumentsReply,
     GetParameters,
+    ListParameters,
     NewDocument,
     UpsertReply,
 )
-from lamina_service.document_work import delete_id, delete_some, find, store_list, store_stream
+from lamina_service.document_work import (
+    delete_id,
+    delete_some,
+    find,
+    list_page,
+    store_list,
+    store_stream,
+)
 from lamina_service.edge import lift_body_limit
 from lamina_service.openapi import BEARER, problems
 from lamina_service.service import Service
@@ -97,6 +106,23 @@ async def upsert_documents(request: Request, collection: str) -> Response:
         check_json(kind, alternative=f"lines of it with {NDJSON}")
         stored = await store_list(service, collection, await request.body())
     return json_response(stored.reply(time.perf_counter() - began))
+
+
+@read_router.get(
+    "/collections/{collection}/documents",
+    response_model=DocumentsReply,
+    response_model_exclude_unset=True,
+    responses=problems(404, 409, 422, 429, 507),
+)
+async def list_documents(request: Request, collection: str, parameters: ListParameters) -> Response:
+    """List all documents, or those that pass a filter, page by page, whatever is written meanwhile.
+
+    A document that is there all the time is listed once; one that is replaced moves to the end.
+    """
+    service: Service = request.app.state.service
+    service.catalog.get(collection)  # refused here, it need not wait for its turn
+    page = await service.reads.run(partial(list_page, service, collection), parameters)
+    return Response(page, media_type="application/json")
 
 
 @read_router.get(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Json, model_validator
 from pydantic_core import PydanticCustomError
 
+from lamina_index.listing import MAX_PAGE
 from lamina_index.manifest import Metadata
-from lamina_service.schemas import Reply, Request
+from lamina_service.schemas import Reply, Request, check_range, from_digits
 
 MAX_IDS = 10_000
 MAX_TOLD = 100
@@ -35,6 +37,26 @@ class GetParameters(BaseModel):
     vector: bool = Field(False, description="give the embedding too")
 
 
+class ListParameters(BaseModel):
+    """Which documents to list, and from where on."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    limit: Annotated[
+        int,
+        Field(ge=1, le=MAX_PAGE),
+        BeforeValidator(partial(check_range, 1, MAX_PAGE)),
+        BeforeValidator(from_digits),
+    ] = Field(100, description="most documents to give; long ones are fewer")
+    cursor: str | None = Field(
+        None, description="`next_cursor` of the page before; without it the listing begins"
+    )
+    filter: Json[dict[str, Any]] | None = Field(
+        None,
+        description="as JSON: list only the documents that pass; docs/api.md has the operators",
+    )
+
+
 class Document(Reply):
     """A document as it is kept."""
 
@@ -42,6 +64,16 @@ class Document(Reply):
     text: str
     metadata: Metadata
     vector: list[float] | None = Field(None, description="a unit vector, if asked for")
+
+
+class DocumentsReply(Reply):
+    """A page of documents, in the order in which they were stored."""
+
+    collection: str = Field(description="that was listed: where an alias led")
+    documents: list[Document]
+    next_cursor: str | None = Field(
+        description="goes on after the last of these documents; null where there are no more now"
+    )
 
 
 class DocumentError(Reply):
@@ -95,7 +127,7 @@ class DeleteRequest(Request):
     ids: Annotated[list[str], Field(min_length=1, max_length=MAX_IDS)] | None = Field(
         None, description="those that are not there do no harm"
     )
-    filter: Annotated[dict[str, Any], Field(min_length=1)] | None = Field(
+    filter: Annotated[dict[str, Any], Field(json_schema_extra={"minProperties": 1})] | None = Field(
         None, description="all documents that pass; `{}`, which passes all, is refused"
     )
 

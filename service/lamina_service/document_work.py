@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import orjson
 from fastapi import Request
 
 from lamina_index.corpus.objects import parse_json, parse_object
@@ -16,10 +17,11 @@ from lamina_index.corpus.records import RowError, describe
 from lamina_index.corpus.sources import not_utf8
 from lamina_index.errors import BacklogFullError, FilterError
 from lamina_index.filters import AllOf, AnyOf, Filter, Not, parse_filter
+from lamina_index.listing import Place
 from lamina_index.manifest import MAX_ID_BYTES
 from lamina_index.text import repair_text
 from lamina_index.writer import CollectionWriter, CutText, Fault, Written
-from lamina_service.document_schemas import MAX_TOLD, DeleteRequest
+from lamina_service.document_schemas import MAX_TOLD, DeleteRequest, ListParameters
 from lamina_service.document_stream import Line, read_blocks
 from lamina_service.errors import DocumentsRefusedError, InvalidRequestError, QueueFullError
 
@@ -31,6 +33,10 @@ if TYPE_CHECKING:
 _PATIENCE_SECONDS = 30.0
 """How long a stream, once begun, waits for its turn before it is refused."""
 _PAUSE_SECONDS = 0.1
+_PASSES_ALL = (
+    "passes every document, so all would be deleted; expected a condition, such as "
+    '{"year": {"$lt": 2000}}; to empty a collection, delete it and make it anew'
+)
 
 T = TypeVar("T")
 
@@ -161,6 +167,29 @@ def find(
     return service.catalog.using(collection, read)
 
 
+def list_page(service: Service, collection: str, asked: ListParameters) -> bytes:
+    """Write a page of documents as the reply has it.
+
+    Raises:
+        CursorError: If the cursor is none of this collection's.
+        FilterError: If the filter does not fit.
+    """
+
+    def read(searcher: Searcher) -> bytes:
+        place = None if asked.cursor is None else Place.read(asked.cursor)
+        wanted = None if asked.filter is None else parse_filter(asked.filter, searcher.fields)
+        page = searcher.page(place, limit=asked.limit, filter=wanted)
+        return orjson.dumps(
+            {
+                "collection": searcher.folder.name,
+                "documents": [_written(document) for document in page.documents],
+                "next_cursor": page.following.cursor if page.following else None,
+            }
+        )
+
+    return service.catalog.using(collection, read)
+
+
 def _written(document: StoredDocument) -> dict[str, Any]:
     return {"id": document.id, "text": document.text, "metadata": document.metadata}
 
@@ -182,7 +211,7 @@ def delete_some(service: Service, collection: str, asked: DeleteRequest) -> tupl
             return writer.delete(asked.ids)
         wanted = parse_filter(asked.filter, service.catalog.get(collection).fields)
         if _outcome(wanted) is True:
-            raise FilterError("filter", "has no condition, so it would delete all documents")
+            raise FilterError("filter", _PASSES_ALL)
         return writer.delete_matching(wanted)
 
     return _deleting(service, collection, delete)

@@ -14,9 +14,12 @@ from starlette.exceptions import HTTPException
 
 from lamina_index import errors as index
 from lamina_index.errors import LaminaError
+from lamina_service.validation import field_of, message_of
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 PROBLEM_URI = "urn:lamina:problem:"
+MAX_FAULTS = 100
+"""Most parts of a request that a problem names with what is wrong with them."""
 INTERNAL_DETAIL = "unexpected error; the server's log tells it under this reply's X-Request-ID"
 
 _logger = logging.getLogger(__name__)
@@ -141,6 +144,7 @@ REQUEST_PROBLEMS: dict[type[LaminaError], Problem] = {
     index.DamagedError: Problem(503, "collection-damaged", "Damaged collection"),
     index.FilterError: Problem(422, "invalid-filter", "Filter does not fit"),
     index.GroupFieldError: Problem(422, "invalid-group-by", "Field cannot be grouped by"),
+    index.CursorError: Problem(422, "invalid-cursor", "Cursor leads nowhere"),
     index.NoWordIndexError: Problem(409, "no-word-index", "Words cannot be searched yet"),
     index.DocumentNotFoundError: Problem(404, "document-not-found", "No such document"),
     index.BacklogFullError: Problem(429, "backlog-full", "Index has to catch up with writes"),
@@ -230,6 +234,8 @@ async def _answer_lamina_error(request: Request, error: Exception) -> Response:
         members["errors"] = [{"field": error.field, "message": error.message}]
     if isinstance(error, index.FilterError):
         members["errors"] = [{"field": error.path, "message": error.found}]
+    if isinstance(error, index.CursorError):
+        members["errors"] = [{"field": "cursor", "message": error.found}]
     if isinstance(error, CanaryFailedError):
         members["errors"] = [{"field": field, "message": told} for field, told in error.failures]
     if isinstance(error, DocumentsRefusedError):
@@ -253,8 +259,8 @@ async def _answer_validation_error(request: Request, error: Exception) -> Respon
     assert isinstance(error, ValidationError)  # registered for this class
     problem = PROBLEMS[InvalidRequestError]
     errors = [
-        {"field": _field(item["loc"]), "message": item["msg"]}
-        for item in error.errors(include_url=False, include_context=False, include_input=False)
+        {"field": field_of(found), "message": message_of(found)}
+        for found in error.errors(include_url=False)[:MAX_FAULTS]
     ]
     first = errors[0]
     detail = f"{first['field']}: {first['message']}" if first["field"] else first["message"]
@@ -269,12 +275,6 @@ async def _answer_http_exception(request: Request, error: Exception) -> Response
     detail = f"{request.method} {request.url.path}: {status.description or status.phrase}"
     _count(request, problem.slug)
     return problem_response(problem, detail, dict(error.headers or {}))
-
-
-def _field(location: tuple[int | str, ...]) -> str:
-    """Write `("input", 3)` as `input[3]`."""
-    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in location]
-    return "".join(parts).removeprefix(".")
 
 
 def _count(request: Request, slug: str) -> None:

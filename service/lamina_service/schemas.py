@@ -15,9 +15,23 @@ def _check_texts(value: Any) -> Any:
     """Refuse all but a text or texts; of token arrays, which OpenAI allows, tell what to send."""
     if isinstance(value, list) and any(isinstance(item, int | list) for item in value):
         raise PydanticCustomError("tokens", "token arrays are not taken; send a text or texts")
-    if isinstance(value, str) or (isinstance(value, list) and value):
+    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+        return value
+    if isinstance(value, str):
         return value
     raise PydanticCustomError("texts", "expected a text or a list of at least one text")
+
+
+def check_range(low: int, high: int, value: Any) -> Any:
+    """Refuse anything but an integer of the range, telling the whole range."""
+    if type(value) is not int or not low <= value <= high:
+        raise PydanticCustomError("range", f"expected an integer from {low} to {high}")
+    return value
+
+
+def from_digits(value: Any) -> Any:
+    """Read an integer of a query string; what is none is left for the range check to refuse."""
+    return int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 20 else value
 
 
 class Request(BaseModel):

@@ -27,7 +27,7 @@ from lamina_index.search_options import (
     Mode,
 )
 from lamina_index.service_client import MAX_TOP_K
-from lamina_service.schemas import Reply, Request
+from lamina_service.schemas import Reply, Request, check_range, from_digits
 
 MAX_WINDOW = 10_000
 """`offset + top_k` may not go beyond, nor may the `top_k` of a batch's searches together."""
@@ -36,18 +36,6 @@ MAX_BATCH_RERANK = 1000
 MAX_DIMENSION = 16_384
 MAX_FIELDS = 1000
 MAX_FACETS = 16
-
-
-def _check_range(low: int, high: int, value: Any) -> Any:
-    """Refuse anything but an integer of the range, telling the whole range."""
-    if type(value) is not int or not low <= value <= high:
-        raise PydanticCustomError("range", f"expected an integer from {low} to {high}")
-    return value
-
-
-def _from_digits(value: Any) -> Any:
-    """Read an integer of a query string; what is none is left for the range check to refuse."""
-    return int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 20 else value
 
 
 def _never_null(schema: dict[str, Any]) -> None:
@@ -61,20 +49,20 @@ def _as_list(value: Any) -> Any:
 
 
 TopK = Annotated[
-    int, Field(ge=1, le=MAX_TOP_K), BeforeValidator(partial(_check_range, 1, MAX_TOP_K))
+    int, Field(ge=1, le=MAX_TOP_K), BeforeValidator(partial(check_range, 1, MAX_TOP_K))
 ]
 Offset = Annotated[
-    int, Field(ge=0, lt=MAX_WINDOW), BeforeValidator(partial(_check_range, 0, MAX_WINDOW - 1))
+    int, Field(ge=0, lt=MAX_WINDOW), BeforeValidator(partial(check_range, 0, MAX_WINDOW - 1))
 ]
 Vector = Annotated[list[FiniteFloat], Field(min_length=1, max_length=MAX_DIMENSION)]
 MinScore = Annotated[FiniteFloat, Field(ge=-1, le=1)]
 GroupSize = Annotated[
-    int, Field(ge=1, le=MAX_GROUP_SIZE), BeforeValidator(partial(_check_range, 1, MAX_GROUP_SIZE))
+    int, Field(ge=1, le=MAX_GROUP_SIZE), BeforeValidator(partial(check_range, 1, MAX_GROUP_SIZE))
 ]
 Collapse = Annotated[FiniteFloat, Field(gt=0, le=1)]
 LexicalWeight = Annotated[FiniteFloat, Field(ge=0, lt=1)]
 Rerank = Annotated[
-    int, Field(ge=1, le=MAX_RERANK), BeforeValidator(partial(_check_range, 1, MAX_RERANK))
+    int, Field(ge=1, le=MAX_RERANK), BeforeValidator(partial(check_range, 1, MAX_RERANK))
 ]
 FieldNames = Annotated[list[str], Field(max_length=MAX_FIELDS)]
 FacetNames = Annotated[list[str], Field(max_length=MAX_FACETS)]
@@ -185,8 +173,8 @@ class SearchParameters(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     q: str = Field(description="text to search for")
-    top_k: Annotated[TopK, BeforeValidator(_from_digits)] = 10
-    offset: Annotated[Offset, BeforeValidator(_from_digits)] = Field(0, description=_WINDOW)
+    top_k: Annotated[TopK, BeforeValidator(from_digits)] = 10
+    offset: Annotated[Offset, BeforeValidator(from_digits)] = Field(0, description=_WINDOW)
     fields: Annotated[FieldNames, BeforeValidator(_as_list)] | None = Field(
         None, description=_FIELDS
     )
@@ -200,11 +188,11 @@ class SearchParameters(BaseModel):
     lexical_weight: LexicalWeight = Field(DEFAULT_LEXICAL_WEIGHT, description=_LEXICAL_WEIGHT)
     explain: bool = Field(False, description=_EXPLAIN)
     highlight: bool = Field(False, description=_HIGHLIGHT)
-    rerank: Annotated[Rerank, BeforeValidator(_from_digits)] | None = Field(
+    rerank: Annotated[Rerank, BeforeValidator(from_digits)] | None = Field(
         None, description=_RERANK
     )
     group_by: str | None = Field(None, description=_GROUP_BY)
-    group_size: Annotated[GroupSize, BeforeValidator(_from_digits)] = Field(
+    group_size: Annotated[GroupSize, BeforeValidator(from_digits)] = Field(
         1, description=_GROUP_SIZE
     )
     collapse: Collapse | None = Field(None, description=_COLLAPSE)

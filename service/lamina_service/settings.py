@@ -17,6 +17,7 @@ from lamina_index.onnx_session import Device
 from lamina_index.search_options import MAX_RERANK
 from lamina_index.view import DELTA_LIMIT
 from lamina_service.errors import SettingsError
+from lamina_service.validation import message_of
 
 PREFIX = "LAMINA_"
 _OF_OTHER_COMMANDS = frozenset({"LAMINA_KEY", "LAMINA_WEIGHTS"})
@@ -92,8 +93,7 @@ class Settings(BaseSettings):
             first = error.errors()[0]
             name = str(first["loc"][0]) if first["loc"] else ""
             raise SettingsError(
-                f"{PREFIX}{name.upper()} (--{name.replace('_', '-')}): {first['msg']}, "
-                f"found {first['input']!r}"
+                f"{PREFIX}{name.upper()} (--{name.replace('_', '-')}): {message_of(first)}"
             ) from error
 
     def environment(self) -> dict[str, str]:

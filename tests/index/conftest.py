@@ -1,62 +1,27 @@
 from __future__ import annotations
 
-import hashlib
-import re
+import json
+import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
 
 from lamina_index.corpus import Document
-from lamina_index.encoder import Encoded
 from lamina_index.manifest import CollectionManifest, EncoderReference, FieldType, Metadata
 from lamina_index.snapshot import write_snapshot
 from lamina_index.snapshot_files import Snapshot
 from lamina_index.store import DocumentStore
 from lamina_index.text import TEXT_VERSION
-
-
-class WordEncoder:
-    """A tiny encoder: each word has a random direction, a text the sum of its words' directions."""
-
-    name = "words"
-    precision: Literal["fp32"] = "fp32"
-    fingerprint = hashlib.sha256(b"words").hexdigest()
-    dimension = 32
-    max_tokens = 16
-
-    def encode(self, texts: Sequence[str], *, role: Literal["query", "document"]) -> Encoded:
-        words = [re.findall(r"\w+", text.lower()) for text in texts]
-        counts = np.array([len(found) for found in words], dtype=np.int32)
-        rows = [
-            sum(map(self._direction, found[: self.max_tokens]), np.full(32, 1e-3))
-            for found in words
-        ]
-        embeddings = np.array(rows, dtype=np.float32).reshape(len(texts), self.dimension)
-        return Encoded(
-            embeddings=embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True),
-            token_counts=np.minimum(counts, self.max_tokens),
-            full_token_counts=counts,
-            blank=counts == 0,
-        )
-
-    def whole_text_tokenizer(self) -> Tokenizer:
-        """What splitting needs: one token a word."""
-        tokenizer = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
-        tokenizer.pre_tokenizer = Whitespace()
-        return tokenizer
-
-    def _direction(self, word: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:8])
-        return np.random.default_rng(seed).standard_normal(self.dimension)
+from word_encoder import WordEncoder
 
 
 @pytest.fixture(scope="session")
@@ -121,3 +86,38 @@ def make_collection(tmp_path: Path, word_encoder: WordEncoder) -> Iterator[MakeC
             return MadeCollection(folder, store)
 
         yield make
+
+
+@pytest.fixture(scope="session")
+def memory_disk() -> Path | None:
+    """Where folders in memory can be made: SIGKILL needs no real disk, and those are slow."""
+    disk = Path("/dev/shm")
+    return disk if disk.is_dir() else None
+
+
+@pytest.fixture
+def memory(memory_disk: Path | None) -> Iterator[Path]:
+    """A folder in memory."""
+    with tempfile.TemporaryDirectory(dir=memory_disk) as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def killed(memory: Path) -> Callable[..., list[str]]:
+    """Have a program `killed_*.py` kill its work before every change; gives the changes."""
+
+    def run(program: str, *arguments: object) -> list[str]:
+        folder = Path(__file__).parent
+        done = subprocess.run(
+            [sys.executable, str(folder / program), str(memory), *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(folder.with_name("helpers"))},
+        )
+        assert done.returncode == 0, done.stderr
+        report = json.loads(done.stdout)
+        assert report["wrong"] == [], done.stderr
+        changes: list[str] = report["changes"]
+        return changes
+
+    return run

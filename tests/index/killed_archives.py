@@ -1,22 +1,15 @@
 """Kill an archive, a restore, or the making or removing of a collection before each change on disk.
 
-Run as a program of its own, so that the processes it forks inherit no threads:
-`killed_archives.py FOLDER archive|restore|create|remove`. Prints the changes and what went wrong,
-as JSON.
+usage: killed_archives.py FOLDER archive|restore|create|remove
 """
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import signal
 import sys
 from pathlib import Path
 
-from conftest import WordEncoder
-from killed_builds import die_before_change, in_child
-
+from killing import changes_of, in_child, kill_before, report
 from lamina_index.archive import write_archive
 from lamina_index.archive_format import check_archive
 from lamina_index.archive_restore import restore_archive
@@ -29,6 +22,7 @@ from lamina_index.collection_changes import (
     remove_collection,
 )
 from lamina_index.searcher import Searcher
+from word_encoder import WordEncoder
 
 
 def fresh(folder: Path, work: str) -> Path:
@@ -83,10 +77,6 @@ def state(folder: Path, work: str) -> str:
 def kill(number: int, change: str, folder: Path, work: str) -> list[str]:
     """Kill the work before one change; list all that is wrong then and after doing it again."""
 
-    def killed() -> None:
-        die_before_change(number)
-        do(folder, work)
-
     def judge() -> None:
         found = state(folder, work)
         if found == "before":
@@ -98,9 +88,7 @@ def kill(number: int, change: str, folder: Path, work: str) -> list[str]:
             write_archive(folder / "c", folder / "another.tar")
         assert found == "after", found
 
-    wrong = []
-    if (status := in_child(killed)) != -signal.SIGKILL:
-        wrong.append(f"exit status {status}")
+    wrong = kill_before(number, lambda _: do(folder, work))
     if in_child(judge) != 0:
         wrong.append("see standard error")
     left = {path.name for path in folder.iterdir() if path.name.startswith(".")}
@@ -112,21 +100,14 @@ def kill(number: int, change: str, folder: Path, work: str) -> list[str]:
 def main() -> None:
     base, work = Path(sys.argv[1]), sys.argv[2]
     whole = fresh(base / "whole", work)
-    log = os.open(base / "changes", os.O_WRONLY | os.O_CREAT)
-
-    def undisturbed() -> None:
-        die_before_change(0, log)
-        do(whole, work)
-
-    assert in_child(undisturbed) == 0
+    changes = changes_of(lambda _: do(whole, work), base / "changes")
     assert state(whole, work) == "after"
-    changes = (base / "changes").read_text().splitlines()
     wrong: list[str] = []
     for number, change in enumerate(changes, start=1):
         folder = fresh(base / f"kill-{number}", work)
         wrong += kill(number, change, folder, work)
         shutil.rmtree(folder)
-    json.dump({"changes": changes, "wrong": wrong}, sys.stdout)
+    report(changes, wrong)
 
 
 if __name__ == "__main__":

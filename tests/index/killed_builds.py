@@ -1,99 +1,27 @@
 """Kill a small build before every change it makes on disk, resume it, and compare the outcome.
 
-Run by `test_build_killed.py` in a process of its own, because it forks: a fork per kill is a tenth
-of the time of a new interpreter, and is safe here since this process starts no threads itself.
-
 usage: killed_builds.py FOLDER MODE
-Prints one JSON object: the changes that were killed before, and what went wrong.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import re
 import shutil
-import signal
-import sqlite3
 import sys
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from conftest import WordEncoder
-
+from killing import changes_of, in_child, kill_before, report
 from lamina_index import build_blocks
 from lamina_index.build import build_collection
 from lamina_index.collection import verify_collection
 from lamina_index.search_options import SearchOptions
 from lamina_index.searcher import Searcher
 from lamina_index.store import DocumentStore
+from word_encoder import WordEncoder
 
 build_blocks.BLOCK_ROWS = 8
-
-CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "shutil.rmtree"}
-
-OWN = re.compile(r"(INSERT INTO|DELETE FROM|UPDATE) [a-z]")
-"""Statements of ours, other than those that the word index makes of them."""
-
-
-def die_before_change(
-    fatal: int, log: int | None = None, *, every_statement: bool = False
-) -> Callable[[str], None]:
-    """Kill this process with SIGKILL before its n-th change on disk; n = 0 only lists them.
-
-    Of a transaction the commit is a change, or every statement that changes a row.
-
-    Returns:
-        What counts a change, for steps that are to count as one.
-    """
-    changes = 0
-
-    def count(change: str) -> None:
-        nonlocal changes
-        changes += 1
-        if changes == fatal:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if log is not None:
-            os.write(log, f"{change}\n".encode())
-
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in CHANGES:
-            count(f"{event} {arguments[:2]}")
-        elif event == "open" and isinstance(arguments[2], int) and arguments[2] & os.O_CREAT:
-            count(f"open {arguments[0]}")
-
-    def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        connection = plain_connect(*arguments, **options)
-        writing = False
-
-        def trace(statement: str) -> None:
-            nonlocal writing
-            if writing and (statement == "COMMIT" or (every_statement and OWN.match(statement))):
-                count(" ".join(statement.split()))
-            writing = statement == "BEGIN IMMEDIATE" or (writing and statement != "COMMIT")
-
-        connection.set_trace_callback(trace)
-        return connection
-
-    plain_connect, sqlite3.connect = sqlite3.connect, connect
-    sys.addaudithook(hook)
-    return count
-
-
-def in_child(task: Any) -> int:
-    """Run a task in a forked child; give its exit status, negative for a signal."""
-    child = os.fork()
-    if child == 0:
-        try:
-            task()
-        except BaseException:  # whatever it is, the child must not go on as a second parent
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def write_corpora(folder: Path) -> None:
@@ -161,14 +89,7 @@ def kill_and_resume(
     number: int, change: str, folder: Path, mode: str, expected: dict[str, Any]
 ) -> list[str]:
     """Kill a build before one change, and list all that is wrong then and after resuming it."""
-
-    def killed() -> None:
-        die_before_change(number)
-        build(folder, mode)
-
-    wrong: list[str] = []
-    if (status := in_child(killed)) != -signal.SIGKILL:
-        wrong.append(f"exit status {status}")
+    wrong = kill_before(number, lambda _: build(folder, mode))
     if mode != "new" and in_child(lambda: search(folder)) != 0:
         wrong.append("what was there before does not answer")
     if in_child(lambda: build(folder, mode)) != 0:
@@ -186,21 +107,14 @@ def kill_and_resume(
 def main() -> None:
     base, mode = Path(sys.argv[1]), sys.argv[2]
     whole = fresh(base, "whole", mode)
-    log = os.open(base / "changes", os.O_WRONLY | os.O_CREAT)
-
-    def undisturbed() -> None:
-        die_before_change(0, log)
-        build(whole, mode)
-
-    assert in_child(undisturbed) == 0
+    changes = changes_of(lambda _: build(whole, mode), base / "changes")
     expected = outcome(whole)
-    changes = (base / "changes").read_text().splitlines()
     wrong: list[str] = []
     for number, change in enumerate(changes, start=1):
         folder = fresh(base, f"kill-{number}", mode)
         wrong += kill_and_resume(number, change, folder, mode, expected)
         shutil.rmtree(folder)
-    json.dump({"changes": changes, "wrong": wrong}, sys.stdout)
+    report(changes, wrong)
 
 
 if __name__ == "__main__":

@@ -1,28 +1,19 @@
 """Kill a small compaction at each of its steps and before every change it makes on disk.
 
-Run by `test_compaction_killed.py` in a process of its own, because it forks, as `killed_builds.py`
-does; this process itself neither starts threads nor searches.
-
 usage: killed_compactions.py FOLDER added|rebuilt
-Prints one JSON object: the steps and changes that were killed at, and what went wrong.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import signal
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from conftest import WordEncoder
-from killed_builds import die_before_change, in_child
 
+from killing import Count, changes_of, in_child, kill_before, report
 from lamina_index import snapshot
 from lamina_index.build import build_collection
 from lamina_index.collection import verify_collection
@@ -33,6 +24,7 @@ from lamina_index.search_options import SearchOptions
 from lamina_index.searcher import Searcher
 from lamina_index.store import DocumentStore
 from lamina_index.vectors import VectorIndex
+from word_encoder import WordEncoder
 
 STEPS: dict[str, tuple[Any, str]] = {
     "copy": (VectorIndex, "copied"),
@@ -43,7 +35,7 @@ STEPS: dict[str, tuple[Any, str]] = {
 }
 
 
-def at_each_step(tell: Callable[[str], None]) -> None:
+def at_each_step(tell: Count) -> None:
     """Have a function called as each step begins."""
 
     def wrapped(name: str, function: Any) -> Any:
@@ -82,8 +74,9 @@ def fresh(folder: Path) -> None:
     assert in_child(make) == 0
 
 
-def work(folder: Path, mode: str) -> None:
+def work(folder: Path, mode: str, tell: Count) -> None:
     """The compaction, and the steps that are told beside its changes on disk."""
+    at_each_step(tell)
     assert (compact(folder / "c", full=mode == "rebuilt", threads=1).added is None) == (
         mode == "rebuilt"
     )
@@ -119,36 +112,21 @@ def check_after_kill(folder: Path, mode: str) -> None:
 
 def main() -> None:
     base, mode = Path(sys.argv[1]), sys.argv[2]
-    original, log = base / "original", base / "changes"
+    original, whole = base / "original", base / "whole"
     fresh(original)
-
-    def run(folder: Path, fatal: int) -> int:
-        """Compact in a child that dies at the n-th step or change; 0 only lists them."""
-
-        def task() -> None:
-            descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            tell = die_before_change(fatal, descriptor if fatal == 0 else None)
-            at_each_step(tell)
-            work(folder, mode)
-
-        return in_child(task)
-
-    whole = base / "whole"
     shutil.copytree(original, whole)
-    assert run(whole, 0) == 0
+    changes = changes_of(partial(work, whole, mode), base / "changes")
     assert in_child(partial(check, whole)) == 0
-    changes = log.read_text().splitlines()
     wrong: list[str] = []
     for number, change in enumerate(changes, start=1):
         folder = base / "killed"
         shutil.copytree(original, folder)
         where = f"killed at {number}, {change}"
-        if (status := run(folder, number)) != -signal.SIGKILL:
-            wrong.append(f"{where}: exit status {status}")
+        wrong += [f"{where}: {line}" for line in kill_before(number, partial(work, folder, mode))]
         if in_child(partial(check_after_kill, folder, mode)) != 0:
             wrong.append(f"{where}: it does not answer rightly, or cannot be compacted again")
         shutil.rmtree(folder)
-    json.dump({"changes": changes, "wrong": wrong}, sys.stdout)
+    report(changes, wrong)
 
 
 if __name__ == "__main__":

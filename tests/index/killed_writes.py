@@ -1,8 +1,7 @@
 """Kill processes that write to a collection, before every step or at any moment, and look at it.
 
-Run as a program of its own, so that the processes it forks inherit no threads:
-`killed_writes.py FOLDER upsert|replace|delete|filter|chunked`, or `... random ROUNDS`. Prints the
-steps and what went wrong, as JSON.
+usage: killed_writes.py FOLDER upsert|replace|delete|filter|chunked
+       killed_writes.py FOLDER random ROUNDS
 """
 
 from __future__ import annotations
@@ -17,9 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from conftest import WordEncoder
-from killed_builds import die_before_change, in_child
-
+from killing import changes_of, in_child, kill_before, report
 from lamina_index.collection import verify_collection, writer_lock
 from lamina_index.collection_changes import create_collection, new_manifest
 from lamina_index.errors import CollectionBusyError
@@ -30,6 +27,7 @@ from lamina_index.searcher import Searcher
 from lamina_index.snapshot import write_snapshot
 from lamina_index.store import DocumentStore
 from lamina_index.writer import CollectionWriter
+from word_encoder import WordEncoder
 
 Rows = dict[str, tuple[str, Any]]
 LONG = " ".join(f"w{number}" for number in range(9))
@@ -85,10 +83,6 @@ def kill(
 ) -> list[str]:
     """Kill the work before one step; list all that is wrong then and after doing it again."""
 
-    def killed() -> None:
-        die_before_change(number, every_statement=True)
-        do(folder, work)
-
     def judge() -> None:
         with Searcher.open(folder / "c", WordEncoder()) as searcher:
             found = searcher.search("text", SearchOptions(top_k=100)).hits
@@ -101,36 +95,27 @@ def kill(
         assert stored(folder / "c") == expected[1][0], "doing it again does not end the same"
         assert verify_collection(folder / "c") == []
 
-    wrong = []
-    if (status := in_child(killed)) != -signal.SIGKILL:
-        wrong.append(f"exit status {status}")
+    wrong = kill_before(number, lambda _: do(folder, work), every_statement=True)
     if in_child(judge) != 0:
         wrong.append("see standard error")
     return [f"killed before step {number}, {step}: {line}" for line in wrong]
 
 
-def every_step(base: Path, work: str) -> dict[str, Any]:
+def every_step(base: Path, work: str) -> tuple[list[str], list[str]]:
     template = fresh(base / "template", work)
     before = state(template / "c")
     whole = base / "whole"
     shutil.copytree(template, whole)
-    log = os.open(base / "steps", os.O_WRONLY | os.O_CREAT)
-
-    def undisturbed() -> None:
-        die_before_change(0, log, every_statement=True)
-        do(whole, work)
-
-    assert in_child(undisturbed) == 0
+    steps = changes_of(lambda _: do(whole, work), base / "steps", every_statement=True)
     after = state(whole / "c")
     assert before[0] != after[0]
-    steps = (base / "steps").read_text().splitlines()
     wrong: list[str] = []
     for number, step in enumerate(steps, start=1):
         folder = base / f"kill-{number}"
         shutil.copytree(template, folder)
         wrong += kill(number, step, folder, work, [before, after])
         shutil.rmtree(folder)
-    return {"changes": steps, "wrong": wrong}
+    return steps, wrong
 
 
 class Worker:
@@ -189,7 +174,7 @@ def states(rows: dict[str, str], lines: list[str]) -> list[dict[str, str]]:
     return found
 
 
-def at_random(base: Path, rounds: int) -> dict[str, Any]:
+def at_random(base: Path, rounds: int) -> tuple[list[str], list[str]]:
     folder = base / "c"
     create_collection(folder, new_manifest(WordEncoder()))
     chance = random.Random(7)
@@ -224,13 +209,12 @@ def at_random(base: Path, rounds: int) -> dict[str, Any]:
         rows = kept
         if damage := verify_collection(folder):
             wrong.append(f"round {number}: {damage}")
-    return {"changes": [str(done)], "wrong": wrong}
+    return [str(done)], wrong
 
 
 def main() -> None:
     base, work = Path(sys.argv[1]), sys.argv[2]
-    report = at_random(base, int(sys.argv[3])) if work == "random" else every_step(base, work)
-    json.dump(report, sys.stdout)
+    report(*(at_random(base, int(sys.argv[3])) if work == "random" else every_step(base, work)))
 
 
 if __name__ == "__main__":

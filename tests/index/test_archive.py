@@ -7,21 +7,16 @@ import json
 import os
 import secrets
 import shutil
-import subprocess
-import sys
 import tarfile
-import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from lamina_index import archive
 from lamina_index.archive import write_archive
@@ -43,15 +38,9 @@ from lamina_index.manifest import ArchiveManifest, ArchiveMember
 from lamina_index.search_options import SearchOptions
 from lamina_index.searcher import Searcher
 from lamina_index.store import DocumentStore
+from vectors import unit
 
 MakeCollection = Callable[..., Any]
-KILLED = Path(__file__).with_name("killed_archives.py")
-MEMORY_DISK = Path("/dev/shm")
-
-
-def unit(count: int, seed: int = 0) -> NDArray[np.float32]:
-    rows = np.random.default_rng(seed).standard_normal((count, 32)).astype(np.float32)
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 @pytest.fixture
@@ -511,30 +500,11 @@ def test_a_collection_on_media_that_cannot_be_written_is_archived(
     assert len(content(tmp_path / "restored")) == 30
 
 
-@pytest.fixture
-def memory(tmp_path: Path) -> Iterator[Path]:
-    """SIGKILL needs no real disk, and waiting for one is most of the time there."""
-    if MEMORY_DISK.is_dir():
-        with tempfile.TemporaryDirectory(dir=MEMORY_DISK) as name:
-            yield Path(name)
-    else:
-        yield tmp_path
-
-
 @pytest.mark.parametrize("work", ["archive", "restore", "create", "remove"])
 def test_a_kill_before_any_change_on_disk_leaves_all_or_nothing_and_the_next_run_goes_well(
-    work: str, memory: Path
+    work: str, killed: Callable[..., list[str]]
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, str(KILLED), str(memory), work],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(KILLED.parent), *sys.path])},
-    )
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
-    assert report["wrong"] == []
-    assert "os.rename" in " ".join(report["changes"])
+    assert "os.rename" in " ".join(killed("killed_archives.py", work))
 
 
 def test_the_commands_archive_and_restore(

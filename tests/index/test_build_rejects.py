@@ -11,6 +11,7 @@ import pytest
 from lamina_index.build import build_collection
 from lamina_index.encoder import Encoded, Encoder
 from lamina_index.errors import EncoderOutputError
+from lamina_index.manifest import Chunking, CollectionManifest
 from lamina_index.store import DocumentStore
 
 
@@ -70,6 +71,29 @@ def test_blank_and_zero_token_texts_are_rejected(
     else:
         assert documents == {"a": "fine"}
         assert (rejects[0]["line"], "blank" in rejects[0]["reason"]) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("chunking", "bad"),
+    [
+        (None, {"id": "a", "text": "...", "year": "soon"}),
+        (Chunking(tokens=4, overlap=0), {"id": "a", "text": "...", "year": "soon"}),
+        (Chunking(tokens=4, overlap=0), {"id": "a", "text": "words", "year": "soon", "part": 1}),
+        (Chunking(tokens=4, overlap=0), {"id": "a" * 510, "text": "words", "year": "soon"}),
+    ],
+)
+def test_a_row_that_cannot_be_stored_decides_no_type(
+    chunking: Chunking | None, bad: dict[str, Any], tmp_path: Path, word_encoder: Encoder
+) -> None:
+    rows = [bad, {"id": "b", "text": "words", "year": 3, "part": None}]
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    report = build_collection([corpus], tmp_path / "c", word_encoder, chunking=chunking)
+    assert (report.rows_indexed, report.rows_rejected) == (1, 1)
+    [reject] = map(json.loads, (tmp_path / "c" / "rejects.jsonl").read_text().splitlines())
+    assert (reject["line"], reject["text"]) == (1, bad["text"])
+    fields = CollectionManifest.read(tmp_path / "c" / "collection.json").fields
+    assert fields["year"] == "number"
 
 
 def test_lone_surrogates_and_nul_are_replaced_and_the_run_goes_on(

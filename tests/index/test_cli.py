@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import typer
@@ -64,3 +65,24 @@ def test_no_command_offers_shell_completion_of_its_own(capsys: pytest.CaptureFix
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert "install_completion" not in [parameter.name for parameter in command.params], name
+
+
+@pytest.mark.parametrize(
+    ("option", "commands"),
+    [
+        *((name, "search evaluate") for name in ("mode", "fusion", "lexical_weight", "rerank")),
+        ("precision", "search evaluate layers"),
+        *((name, "train study report export") for name in ("data", "cache")),
+    ],
+)
+def test_an_option_that_commands_share_is_the_same_in_each(option: str, commands: str) -> None:
+    context = typer.Context(typer.main.get_command(cli.app))
+    group = cli._EntryPointGroup(name="lamina")
+    found: list[tuple[Any, ...]] = [
+        (parameter.opts, parameter.help, parameter.default, parameter.envvar)
+        for name in commands.split()
+        for parameter in group.get_command(context, name).params
+        if parameter.name == option
+    ]
+    assert len(found) == len(commands.split())
+    assert all(one == found[0] for one in found)

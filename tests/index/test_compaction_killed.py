@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,36 +26,14 @@ from lamina_index.searcher import Searcher
 from lamina_index.store import DocumentStore
 
 MakeCollection = Callable[..., Any]
-SCRIPT = Path(__file__).with_name("killed_compactions.py")
-MEMORY_DISK = Path("/dev/shm")
-"""SIGKILL needs no real disk, and waiting for one is most of the time there."""
-
 DIMENSION = 32
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    if MEMORY_DISK.is_dir():
-        with tempfile.TemporaryDirectory(dir=MEMORY_DISK) as name:
-            yield Path(name)
-    else:
-        yield tmp_path
 
 
 @pytest.mark.parametrize("mode", ["added", pytest.param("rebuilt", marks=pytest.mark.slow)])
 def test_a_compaction_killed_at_any_step_leaves_a_collection_that_is_right(
-    mode: str, folder: Path
+    mode: str, killed: Callable[..., list[str]]
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(folder), mode],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(SCRIPT.parent)},
-    )
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
-    assert report["wrong"] == [], done.stderr
-    changes = " ".join(report["changes"])
+    changes = " ".join(killed("killed_compactions.py", mode))
     steps = ["step add", "step write", "step measure", "step prove", "os.rename", "shutil.rmtree"]
     for needed in [*steps, *(["step copy"] if mode == "added" else []), "COMMIT"]:
         assert needed in changes, f"no kill point at {needed}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,73 @@ def test_a_rejected_row_decides_no_type(tmp_path: Path):
     assert isinstance(bad, Rejected)
     assert good == Document("b", "x", {"f": "word"})
     assert fields.known == {"f": "string"}
+
+
+ROW = st.dictionaries(
+    st.sampled_from(["f", "g", "year", ""]),
+    st.sampled_from([1, True, "word", "2024-01-01", "7", ["a"], [], {"deep": 1}, None, 2**70]),
+    max_size=3,
+)
+
+
+def passing(fields: FieldTypes, rows: list[dict[str, object]], *, textual: bool) -> list[int]:
+    """Positions of the rows that are good, once types are found in all of them."""
+    fields.infer(rows, textual=textual)
+    passed = []
+    for position, row in enumerate(rows):
+        with suppress(RowError):
+            fields.check(row, textual=textual)
+            passed.append(position)
+    return passed
+
+
+@given(rows=st.lists(ROW, max_size=8), textual=st.booleans())
+def test_types_are_those_of_the_good_rows_alone(rows: list[dict[str, object]], textual: bool):
+    if textual:
+        rows = [{name: str(value) for name, value in row.items()} for row in rows]
+    fields, again = FieldTypes({"year": "number"}), FieldTypes({"year": "number"})
+    good = [rows[position] for position in passing(fields, rows, textual=textual)]
+    assert passing(again, good, textual=textual) == list(range(len(good)))
+    assert fields.known == again.known
+    assert fields.known.keys() == {"year"}.union(
+        name for row in good for name, value in row.items() if value is not None
+    )
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        '{"id":"a","text":"x","f":1,"deep":{"a":1}}',
+        '{"id":"a","text":"x","f":1,"":"no name"}',
+        '{"id":"a","text":"x","f":1,"year":"soon"}',
+        '{"id":"a","text":"x","f":1,"huge":18446744073709551616}',
+    ],
+)
+def test_metadata_that_is_refused_in_part_decides_nothing(tmp_path: Path, bad: str):
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'{bad}\n{{"id":"b","text":"x","f":"word"}}\n')
+    fields = FieldTypes({"year": "number"})
+    refused, good = read(path, fields)
+    assert isinstance(refused, Rejected)
+    assert good == Document("b", "x", {"f": "word"})
+    assert fields.known == {"year": "number", "f": "string"}
+
+
+def test_a_cell_of_a_refused_row_does_not_make_its_column_text(tmp_path: Path):
+    path = tmp_path / "a.csv"
+    path.write_text("id,text,n,year\na,x,word,soon\nb,x,1,1999\n")
+    fields = FieldTypes({"year": "number"})
+    refused, good = read(path, fields)
+    assert isinstance(refused, Rejected)
+    assert good == Document("b", "x", {"n": 1, "year": 1999})
+    assert fields.known == {"year": "number", "n": "number"}
+
+
+def test_a_row_with_more_new_fields_than_there_is_room_for_takes_none_of_it():
+    fields = FieldTypes({f"f{number}": "number" for number in range(MAX_FIELDS - 1)})
+    rows = [{"one": 1, "more": 1}, {"other": 1}]
+    assert passing(fields, rows, textual=False) == [1]
+    assert "one" not in fields.known
 
 
 def test_known_types_hold_for_later_files(tmp_path: Path):

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,3 +31,23 @@ def test_both_runtimes_installed_over_each_other_are_found(
     finding = next(f for f in doctor.examine() if f.check == "onnxruntime")
     assert finding.state == "wrong"
     assert "pip uninstall both" in finding.detail
+
+
+def test_an_sqlite_that_cannot_index_words_is_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse_modules(action: int, *_: object) -> int:
+        return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_CREATE_VTABLE else sqlite3.SQLITE_OK
+
+    def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection = plain_connect(*arguments, **options)
+        connection.set_authorizer(refuse_modules)
+        return connection
+
+    plain_connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    assert main(["doctor"]) == 1
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "sqlite" in line]
+    assert line.startswith("wrong  sqlite")
+    assert "FTS5" in line
+    assert "use a Python" in line

@@ -35,6 +35,7 @@ from lamina_index.searcher import Searcher
 from lamina_index.snapshot import write_snapshot
 from lamina_index.store import DocumentStore
 from lamina_index.vectors import VectorIndex
+from vectors import unit
 
 MakeCollection = Callable[..., Any]
 
@@ -49,11 +50,6 @@ INDEXES = [
     "IVF16,SQ8",
     "IVF16,PQ8x4fs,Refine(SQfp16)",
 ]
-
-
-def unit(count: int, dimension: int = 32, seed: int = 0) -> NDArray[np.float32]:
-    rows = np.random.default_rng(seed).standard_normal((count, dimension)).astype(np.float32)
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 def ids_of(result: SearchResult) -> list[str]:

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+import vectors
 from lamina_index import grouping, ranking
 from lamina_index.corpus import Document
 from lamina_index.errors import GroupFieldError
@@ -26,7 +28,9 @@ from lamina_index.search_options import Mode, SearchOptions
 from lamina_index.searcher import Searcher
 from lamina_index.snapshot import write_snapshot
 from lamina_index.store import DocumentStore
+from vectors import DIRECTIONS
 
+unit = partial(vectors.unit, dimension=16)
 FIELDS: dict[str, FieldType] = {"kind": "string", "size": "number", "tags": "strings"}
 
 
@@ -132,21 +136,9 @@ def paged(
     return [hit for hit in listing if options.offset < hit[0] <= last]
 
 
-_DIRECTIONS = np.array(
-    [
-        [a, b, c]
-        for a in (-1, 0, 1)
-        for b in (-1, 0, 1)
-        for c in (-1, 0, 1)
-        if (a, b, c) != (0, 0, 0)
-    ],
-    np.float32,
-)
-_DIRECTIONS /= np.linalg.norm(_DIRECTIONS, axis=1, keepdims=True)
-
 _rows = st.builds(
     lambda direction, kind, size, words: Row(
-        _DIRECTIONS[direction],
+        DIRECTIONS[direction],
         ({} if kind is None else {"kind": kind}) | ({} if size is None else {"size": size}),
         words,
     ),
@@ -212,7 +204,7 @@ def test_every_page_equals_a_walk_over_all_documents(
             every = replace(
                 options, group_by=None, group_size=1, collapse=None, top_k=1000, offset=0
             )
-            question = asked(_DIRECTIONS[query], "word other")
+            question = asked(DIRECTIONS[query], "word other")
             whole = searcher.search_encoded(question, every)
             found = searcher.search_encoded(question, options)
             ranked = [(hit.id, hit.score) for hit in whole.hits]
@@ -239,15 +231,10 @@ def test_every_page_equals_a_walk_over_all_documents(
                     assert hit.group == rows[hit.id].metadata.get(options.group_by)
 
 
-def unit(count: int, dimension: int = 16, seed: int = 0) -> NDArray[np.float32]:
-    rows = np.random.default_rng(seed).standard_normal((count, dimension)).astype(np.float32)
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
-
-
 def near(
     center: NDArray[np.float32], count: int, seed: int, spread: float = 0.05
 ) -> NDArray[np.float32]:
-    rows = center + spread * unit(count, len(center), seed)
+    rows = center + spread * unit(count, dimension=len(center), seed=seed)
     result: NDArray[np.float32] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     return result
 

@@ -41,13 +41,9 @@ from lamina_index.searcher import Searcher
 from lamina_index.snapshot import write_snapshot
 from lamina_index.store import DocumentStore, StoreReading
 from lamina_index.view import View
+from vectors import DIRECTIONS, unit
 
 MakeCollection = Callable[..., Any]
-
-
-def unit(count: int, dimension: int = 32, seed: int = 0) -> NDArray[np.float32]:
-    rows = np.random.default_rng(seed).standard_normal((count, dimension)).astype(np.float32)
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 def ids_of(result: SearchResult) -> list[str]:
@@ -62,18 +58,6 @@ def brute_force(
 
 
 # Order and cuts
-
-_DIRECTIONS = np.array(
-    [
-        [a, b, c]
-        for a in (-1, 0, 1)
-        for b in (-1, 0, 1)
-        for c in (-1, 0, 1)
-        if (a, b, c) != (0, 0, 0)
-    ],
-    np.float32,
-)
-_DIRECTIONS /= np.linalg.norm(_DIRECTIONS, axis=1, keepdims=True)
 
 
 @settings(max_examples=60, deadline=None)
@@ -103,22 +87,22 @@ def test_every_page_equals_brute_force_ties_and_all(
             text_version=1,
             created="2026-01-01",
         ).write(folder / "collection.json")
-        rows = {each: _DIRECTIONS[direction] for each, direction in held.items()}
+        rows = {each: DIRECTIONS[direction] for each, direction in held.items()}
         with DocumentStore.create(folder, dimension=3) as store:
             for batch in (held, newer):
-                vectors = _DIRECTIONS[list(batch.values())].reshape(-1, 3)
+                vectors = DIRECTIONS[list(batch.values())].reshape(-1, 3)
                 store.upsert([Document(each, each, {}) for each in batch], vectors)
                 if batch is held:
                     write_snapshot(folder, store, factory=factory, threads=1)
             store.delete(sorted(deleted))
-        rows |= {each: _DIRECTIONS[direction] for each, direction in newer.items()}
+        rows |= {each: DIRECTIONS[direction] for each, direction in newer.items()}
         rows = {each: row for each, row in rows.items() if each not in deleted}
         with Searcher.open(folder) as searcher:
             found = searcher.search_embedding(
-                _DIRECTIONS[query], SearchOptions(top_k=top_k, offset=offset)
+                DIRECTIONS[query], SearchOptions(top_k=top_k, offset=offset)
             )
             assert searcher.count == len(rows)
-    expected = brute_force(rows, _DIRECTIONS[query])[offset : offset + top_k]
+    expected = brute_force(rows, DIRECTIONS[query])[offset : offset + top_k]
     assert [(hit.id, hit.score) for hit in found.hits] == expected
     assert [hit.rank for hit in found.hits] == list(range(offset + 1, offset + len(expected) + 1))
 

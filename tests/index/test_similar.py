@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from lamina_index.build import build_collection
@@ -15,13 +14,9 @@ from lamina_index.filters import parse_filter
 from lamina_index.manifest import Chunking, FieldType
 from lamina_index.search_options import SearchOptions
 from lamina_index.searcher import Searcher
+from vectors import unit
 
 FIELDS: dict[str, FieldType] = {"kind": "string"}
-
-
-def unit(count: int, dimension: int = 32, seed: int = 0) -> Any:
-    rows = np.random.default_rng(seed).standard_normal((count, dimension)).astype(np.float32)
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 @pytest.mark.parametrize("factory", ["Flat", "HNSW32,SQ8"])

@@ -41,13 +41,9 @@ from lamina_index.snapshot_files import (
 )
 from lamina_index.store import DocumentStore
 from lamina_index.vectors import VectorIndex, make_index
+from vectors import unit
 
 MakeCollection = Callable[..., Any]
-
-
-def unit(count: int, dimension: int = 32, seed: int = 0) -> NDArray[np.float32]:
-    rows = np.random.default_rng(seed).standard_normal((count, dimension)).astype(np.float32)
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 def clustered(count: int, dimension: int) -> NDArray[np.float32]:

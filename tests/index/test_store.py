@@ -13,6 +13,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import vectors
 from lamina_index.corpus import Document
 from lamina_index.errors import (
     CollectionBusyError,
@@ -32,11 +34,7 @@ from lamina_index.errors import (
 from lamina_index.store import STORE_FILE, DocumentStore
 
 D = 8
-
-
-def unit(count: int, *, seed: int = 0, dimension: int = D) -> NDArray[np.float32]:
-    rows = np.random.default_rng(seed).standard_normal((count, dimension)).astype(np.float32)
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+unit = partial(vectors.unit, dimension=D)
 
 
 def documents(*ids: str, text: str = "text of {}") -> list[Document]:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+import vectors
 from lamina_index import text_lengths
 from lamina_index import words as words_module
 from lamina_index.cli import main
@@ -35,12 +37,8 @@ from lamina_index.word_tokens import FOLDING, MAX_HIGHLIGHTS, Folding, highlight
 from lamina_index.words import MAX_WORDS, WordSearch
 
 D = 8
+unit = partial(vectors.unit, dimension=D)
 LEXICAL = SearchOptions(mode="lexical")
-
-
-def unit(count: int) -> NDArray[np.float32]:
-    rows = np.random.default_rng(0).standard_normal((count, D)).astype(np.float32)
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 def put(store: DocumentStore, texts: Mapping[str, str]) -> None:

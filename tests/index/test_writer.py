@@ -38,7 +38,6 @@ from lamina_index.store import DocumentStore
 from lamina_index.writer import CollectionWriter, Prepared
 
 CHUNKING = Chunking(tokens=4, overlap=0)
-MEMORY_DISK = Path("/dev/shm")
 
 
 def record(document_id: object, text: object = "a text", **metadata: object) -> dict[str, object]:
@@ -536,9 +535,9 @@ STEPS = st.lists(
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(steps=STEPS, chunked=st.booleans())
 def test_a_collection_is_what_a_dictionary_would_be(
-    word_encoder: Encoder, steps: list[tuple[str, Any]], chunked: bool
+    word_encoder: Encoder, memory_disk: Path | None, steps: list[tuple[str, Any]], chunked: bool
 ) -> None:
-    with tempfile.TemporaryDirectory(dir=MEMORY_DISK if MEMORY_DISK.is_dir() else None) as name:
+    with tempfile.TemporaryDirectory(dir=memory_disk) as name:
         chunking = CHUNKING if chunked else None
         folder = make(Path(name) / "c", word_encoder, chunking=chunking, fields={"year": "number"})
         model: dict[str, tuple[list[str], object]] = {}

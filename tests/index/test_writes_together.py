@@ -39,8 +39,8 @@ from lamina_index.writer import CollectionWriter
 
 WRITE = """
 import sys
-sys.path.insert(0, {tests!r})
-from conftest import WordEncoder
+sys.path.insert(0, {helpers!r})
+from word_encoder import WordEncoder
 from lamina_index.writer import CollectionWriter
 with CollectionWriter.open({folder!r}, WordEncoder()) as writer:
     for number in range({count}):
@@ -77,8 +77,10 @@ def folder(tmp_path: Path, word_encoder: Encoder) -> Path:
 
 
 def writing_process(folder: Path, name: str, count: int) -> subprocess.Popen[str]:
-    tests = str(Path(__file__).parent)
-    program = textwrap.dedent(WRITE).format(tests=tests, folder=str(folder), name=name, count=count)
+    helpers = str(Path(__file__).parents[1] / "helpers")
+    program = textwrap.dedent(WRITE).format(
+        helpers=helpers, folder=str(folder), name=name, count=count
+    )
     return subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
 
 

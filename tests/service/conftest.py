@@ -62,6 +62,13 @@ def data(tmp_path_factory: pytest.TempPathFactory, default_encoder: OnnxEncoder)
     return folder / "data"
 
 
+@pytest.fixture
+def folder(data: Path, tmp_path: Path) -> Path:
+    """A data folder of a test's own, for a service of its own."""
+    shutil.copytree(data / "small", tmp_path / "data" / "small")
+    return tmp_path / "data"
+
+
 @dataclass(frozen=True)
 class Running:
     """The application on a socket."""

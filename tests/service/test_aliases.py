@@ -17,6 +17,7 @@ from lamina_service.aliases import Aliases, is_plain
 from lamina_service.canary import overlap_of
 from lamina_service.errors import AliasChangedError, AliasNotFoundError, NameTakenError
 from lamina_service.keys import KeyStore
+from replies import problem
 
 
 @pytest.fixture
@@ -39,10 +40,6 @@ def app(start: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def put(app: Any, alias: str, collection: str, **canary: Any) -> Any:
     body = {"collection": collection, **({"canary": canary} if canary else {})}
     return app.client.put(f"/v1/aliases/{alias}", json=body)
-
-
-def problem(reply: Any) -> tuple[int, str]:
-    return reply.status_code, reply.json()["type"].rpartition(":")[2]
 
 
 def test_an_alias_is_made_switched_listed_and_ended(app: Any) -> None:

@@ -25,12 +25,7 @@ from lamina_index.collection import verify_collection, writer_lock
 from lamina_index.corpus import Document
 from lamina_index.encoder import OnnxEncoder
 from lamina_index.store import DocumentStore
-
-
-@pytest.fixture
-def folder(data: Path, tmp_path: Path) -> Path:
-    shutil.copytree(data / "small", tmp_path / "data" / "small")
-    return tmp_path / "data"
+from replies import problem
 
 
 @pytest.fixture
@@ -43,10 +38,6 @@ def workers(start: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[A
     """Two services on one folder, whose background threads are too slow to help."""
     monkeypatch.setattr("lamina_service.catalog.REFRESH_SECONDS", 1000)
     return [start(data=folder), start(data=folder)]
-
-
-def problem(reply: Any) -> tuple[int, str]:
-    return reply.status_code, reply.json()["type"].rpartition(":")[2]
 
 
 # Making

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,15 +24,10 @@ from lamina_index.encoder import OnnxEncoder
 from lamina_index.errors import CollectionBusyError
 from lamina_index.store import DocumentStore
 from lamina_service.keys import opened
+from replies import problem
 
 WAIT_SECONDS = 90
 RUN = "from lamina_index.cli import run; run()"
-
-
-@pytest.fixture
-def folder(data: Path, tmp_path: Path) -> Path:
-    shutil.copytree(data / "small", tmp_path / "data" / "small")
-    return tmp_path / "data"
 
 
 @pytest.fixture
@@ -56,10 +50,6 @@ def add(folder: Path, encoder: OnnxEncoder, texts: dict[str, str]) -> None:
     embeddings = encoder.encode(list(texts.values()), role="document").embeddings
     with DocumentStore.open(folder) as store:
         store.upsert([Document(name, text, {}) for name, text in texts.items()], embeddings)
-
-
-def problem(reply: httpx.Response) -> tuple[int, str]:
-    return reply.status_code, reply.json()["type"].rpartition(":")[2]
 
 
 def compactions(process: psutil.Process) -> list[psutil.Process]:

@@ -4,7 +4,6 @@ import json
 import shutil
 import socket
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from lamina_index.encoder import Encoded, OnnxEncoder
 from lamina_index.errors import EncoderOutputError
 from lamina_service.document_stream import BLOCK_LINES
 from lamina_service.keys import Scope, opened
+from replies import problem, wait_for
 
 DOCUMENTS = "/v1/collections/small/documents"
 NDJSON = {"Content-Type": "application/x-ndjson"}
@@ -38,13 +38,6 @@ ODD_IDS = [
 ]
 
 
-@pytest.fixture
-def folder(data: Path, tmp_path: Path) -> Path:
-    """A data folder of a test's own, for a service of its own."""
-    shutil.copytree(data / "small", tmp_path / "data" / "small")
-    return tmp_path / "data"
-
-
 @pytest.fixture(scope="module")
 def shared(running: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with running(data=tmp_path_factory.mktemp("documents"), threads=2) as started:
@@ -61,10 +54,6 @@ def app(shared: Any, data: Path) -> Any:
     shutil.copytree(data / "small", shared.service.settings.data / ".copy")
     (shared.service.settings.data / ".copy").rename(shared.service.settings.data / "small")
     return shared
-
-
-def problem(reply: httpx.Response) -> tuple[int, str]:
-    return reply.status_code, reply.json()["type"].rpartition(":")[2]
 
 
 def upsert(app: Any, *documents: Any, collection: str = "small") -> Any:
@@ -148,6 +137,21 @@ def test_a_bad_document_is_told_and_the_others_are_stored(app: Any) -> None:
     assert "legs" in told[7]["detail"]
     assert get(app, "first").status_code == get(app, "last").status_code == 200
     assert {get(app, name).status_code for name in ("blank", "no-text", "typed")} == {404}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"id": "a", "text": "x", "metadata": {"year": "soon", "kind": {"deep": 1}}},
+        {"id": "a", "text": "x", "metadata": {"year": "soon", "legs": "four"}},
+        {"id": "a", "text": "\u200b", "metadata": {"year": "soon"}},
+        {"id": " ", "text": "x", "metadata": {"year": "soon"}},
+    ],
+)
+def test_a_refused_document_decides_no_type(app: Any, bad: dict[str, Any]) -> None:
+    stored = upsert(app, bad, {"id": "b", "text": "y", "metadata": {"year": 3}})
+    assert (stored["inserted"], [error["position"] for error in stored["errors"]]) == (1, [0])
+    assert app.client.get("/v1/collections/small").json()["fields"]["year"] == "number"
 
 
 def test_if_no_document_can_be_stored_the_request_is_refused(app: Any) -> None:
@@ -419,7 +423,7 @@ def test_documents_are_deleted_by_id_or_by_filter(app: Any) -> None:
         ({"ids": "cats"}, "invalid-request"),
         ({"ids": ["a"], "filter": {"kind": "odd"}}, "invalid-request"),
         ({"ids": ["a"], "filter": None}, "invalid-request"),
-        ({"filter": {}}, "invalid-request"),
+        ({"filter": {}}, "invalid-filter"),
         ({"filter": {"$and": []}}, "invalid-filter"),
         ({"filter": {"$and": [{}]}}, "invalid-filter"),
         ({"filter": {"$or": [{}, {"kind": "odd"}]}}, "invalid-filter"),
@@ -432,6 +436,15 @@ def test_a_deletion_that_does_not_say_what_deletes_nothing(app: Any, body: Any, 
     reply = app.client.post(f"{DOCUMENTS}/delete", json=body)
     assert problem(reply) == (422, kind)
     assert app.client.get("/v1/collections/small").json()["count"] == 14
+
+
+@pytest.mark.parametrize("filter", [{}, {"$and": [{}]}, {"$not": {"$not": {}}}])
+def test_a_deletion_without_a_condition_is_told_what_to_do(app: Any, filter: Any) -> None:
+    reply = app.client.post(f"{DOCUMENTS}/delete", json={"filter": filter})
+    [error] = reply.json()["errors"]
+    assert error["field"] == "filter"
+    assert error["message"].startswith("passes every document, so all would be deleted; expected")
+    assert error["message"].endswith("to empty a collection, delete it and make it anew")
 
 
 # Streams
@@ -483,15 +496,6 @@ def send_part(address: tuple[str, int], content: bytes) -> socket.socket:
     if content:  # an empty chunk would end it
         connection.sendall(b"%x\r\n%s\r\n" % (len(content), content))
     return connection
-
-
-def wait_for(condition: Any) -> None:
-    patience = threading.Event()
-    for _ in range(2000):
-        if condition():
-            return
-        patience.wait(0.01)
-    raise AssertionError("the condition never came true")
 
 
 def test_a_stream_to_nowhere_is_refused_before_it_is_sent(app: Any) -> None:

@@ -22,28 +22,10 @@ import pytest
 from lamina_index.cli import main
 from lamina_index.collection import verify_collection
 from lamina_service.document_stream import BLOCK_LINES
+from replies import problem, wait_for
 
 SMALL = "/v1/collections/small"
 DOCUMENTS = f"{SMALL}/documents"
-
-
-@pytest.fixture
-def folder(data: Path, tmp_path: Path) -> Path:
-    shutil.copytree(data / "small", tmp_path / "data" / "small")
-    return tmp_path / "data"
-
-
-def problem(reply: httpx.Response) -> tuple[int, str]:
-    return reply.status_code, reply.json()["type"].rpartition(":")[2]
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    patience = threading.Event()
-    for _ in range(3000):
-        if condition():
-            return
-        patience.wait(0.01)
-    raise AssertionError("the condition never came true")
 
 
 def connect(url: str) -> httpx.Client:

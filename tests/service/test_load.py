@@ -2,7 +2,6 @@
 
 import random
 import socket
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,18 +12,10 @@ from lamina_index.encoder import Encoded, OnnxEncoder
 from lamina_index.errors import EncoderOutputError
 from lamina_service.search_schemas import SearchRequest
 from lamina_service.searching import Answer, SearchJob, answer_together
+from replies import wait_for
 
 HEAD = b"POST /v1/collections/small/search HTTP/1.1\r\nHost: localhost\r\n"
 JSON = b"Content-Type: application/json\r\n"
-
-
-def _wait_for(condition: Any) -> None:
-    patience = threading.Event()
-    for _ in range(1000):
-        if condition():
-            return
-        patience.wait(0.01)
-    raise AssertionError("the condition never came true")
 
 
 def _metric(started: Any, sample: str) -> float:
@@ -39,7 +30,7 @@ def test_health_answers_while_the_encoder_is_stuck(start: Any, held_encoder: Any
     with ThreadPoolExecutor(4) as pool:
         stuck = [pool.submit(started.search, "cats") for _ in range(4)]
         assert held_encoder.entered.wait(10)
-        _wait_for(lambda: started.service.searches.depth == 4)
+        wait_for(lambda: started.service.searches.depth == 4)
         for path in (
             "/livez",
             "/readyz",
@@ -57,7 +48,7 @@ def test_a_full_queue_answers_429_until_there_is_room(start: Any, held_encoder: 
     started = start(queue_size=2)
     with ThreadPoolExecutor(2) as pool:
         admitted = [pool.submit(started.search, "cats") for _ in range(2)]
-        _wait_for(lambda: started.service.searches.depth == 2)
+        wait_for(lambda: started.service.searches.depth == 2)
         for path, body in [
             ("/v1/collections/small/search", {"query": "dogs"}),
             ("/v1/embeddings", {"input": "dogs"}),
@@ -88,7 +79,7 @@ def test_clients_that_go_away_leave_the_queue_empty_and_no_error(
         with socket.create_connection(started.address) as connection:
             connection.sendall(request[: chance.randrange(1, len(request) + 1)])
     held_encoder.gate.set()
-    _wait_for(lambda: started.service.searches.depth == 0)
+    wait_for(lambda: started.service.searches.depth == 0)
     assert started.search("cats", top_k=1).json()["hits"][0]["id"] == "cats"
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 

@@ -259,13 +259,13 @@ D = 384
 @pytest.mark.parametrize(
     ("vector", "told"),
     [
-        ([], "at least 1 item"),
+        ([], "vector: 0 items, expected at least 1"),
         ([1.0] * (D - 1), "383 numbers, expected 384"),
         ([0.0] * D, "all zero"),
         ([1.0] * (D - 1) + [float("nan")], "finite"),
         ([1.0] * (D - 1) + [float("inf")], "finite"),
-        ([True] * D, "valid number"),
-        ("abc", "valid array"),
+        ([True] * D, "vector[0]: expected a number, found a boolean"),
+        ("abc", 'vector: expected a list, found the string "abc"'),
     ],
     ids=["empty", "wrong dimension", "zero", "NaN", "infinite", "booleans", "text"],
 )

@@ -46,6 +46,11 @@ def test_a_value_that_does_not_fit_is_an_error_that_names_it(name: str, value: o
         Settings.load(**{name: value})
 
 
+def test_the_error_tells_what_was_expected_and_found() -> None:
+    with pytest.raises(SettingsError, match="expected at most 65535, found the number 70000"):
+        Settings.load(port=70_000)
+
+
 def test_settings_written_as_environment_read_back_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

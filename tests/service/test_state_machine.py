@@ -64,6 +64,7 @@ BAD: list[Any] = [
     {"id": "a", "text": "text", "metadata": {"kind": {"deep": 1}}},
     {"id": "b", "text": "text", "metadata": {"tags": ["x", 1]}},
     {"id": "b", "text": "text", "metadata": []},
+    {"id": "a", "text": "text", "metadata": {"on": "soon", "year": "soon", "kind": {"deep": 1}}},
 ]
 START = [
     {"id": each, "text": TEXTS[n % len(TEXTS)], "metadata": {"year": n % 4, "kind": "abc"[n % 3]}}
@@ -100,31 +101,31 @@ class Model:
 
     def upsert(self, records: list[Any]) -> tuple[int, int, list[int]]:
         """Inserted, replaced, positions of the faults."""
-        rows = {n: record for n, record in enumerate(records) if record not in BAD[:5] + BAD[7:]}
-        metadata = {n: row.get("metadata", {}).items() for n, row in rows.items()}
-        kinds: dict[str, list[str]] = {}
-        for name, value in (item for items in metadata.values() for item in items):
-            if (kind := kind_of(value)) is not None:
-                kinds.setdefault(name, []).append(kind)
-        types = {
-            name: "string" if found[0] == "date" and "string" in found else found[0]
-            for name, found in kinds.items()
-        } | self.fields
         good: dict[str, Any] = {}
-        faults = set(range(len(records))) - rows.keys()
-        for n, row in rows.items():
-            allowed = {"string": {"string", "date"}}
-            if all(
-                kind_of(value) in allowed.get(types.get(name, ""), {types.get(name, "none")})
-                for name, value in metadata[n]
-            ):
-                good[row["id"]] = row["text"], dict(metadata[n])
-                self.fields |= {name: types[name] for name, _ in metadata[n]}
+        types: dict[str, str] = {}
+        faults = []
+        for n, record in enumerate(records):
+            metadata = {} if record in BAD else record.get("metadata", {})
+            found = {name: self._joined(name, value, types) for name, value in metadata.items()}
+            if record in BAD or None in found.values():
+                faults.append(n)
             else:
-                faults.add(n)
+                types |= found
+                good[record["id"]] = record["text"], metadata
+        self.fields = types | self.fields
         replaced = len(good.keys() & self.documents.keys())
         self.documents |= good
-        return len(good) - replaced, replaced, sorted(faults)
+        return len(good) - replaced, replaced, faults
+
+    def _joined(self, name: str, value: Any, types: dict[str, str]) -> str | None:
+        """The type that a field has with one more value, if it can be; fixed ones stay."""
+        kind = kind_of(value)
+        before = self.fields.get(name) or types.get(name, kind)
+        if kind == before or (kind, before) == ("date", "string"):
+            return before
+        return (
+            "string" if (kind, before) == ("string", "date") and name not in self.fields else None
+        )
 
     def values(self, doc: str, name: str) -> list[Any]:
         metadata = self.documents[doc][1]
@@ -515,6 +516,7 @@ class Machine(RuleBasedStateMachine):
             _, reply = self.call(self.steps % 2, "GET", f"collections/{name}")
             assert (reply["status"], reply["count"]) == ("open", len(model.documents))
             assert reply["fields"] == model.fields
+            assert self.listed(self.steps % 2, name) == model.documents
             with Searcher.open(self.site.data / name) as fresh:  # as a new worker would see it
                 found = fresh.search_embedding(vector, SearchOptions(top_k=1000))
                 assert fresh.count == found.total == len(model.documents)
@@ -551,6 +553,20 @@ class Machine(RuleBasedStateMachine):
             doc: 0.85 * (dense[doc] + 1) / (best + 1) + 0.15 * lexical.get(doc, 0.0) / most
             for doc in ids
         }
+
+    def listed(self, who: int, name: str) -> dict[str, Any]:
+        """All documents, page by page."""
+        documents: list[dict[str, Any]] = []
+        cursor = ""
+        while cursor is not None:
+            asked = f"?limit=20{cursor and f'&cursor={cursor}'}"
+            status, reply = self.call(who, "GET", f"collections/{name}/documents{asked}")
+            assert status == 200, reply
+            documents += reply["documents"]
+            cursor = reply["next_cursor"]
+        found = {each["id"]: (each["text"], each["metadata"]) for each in documents}
+        assert len(found) == len(documents)
+        return found
 
     def stored(self, name: str) -> dict[str, Any]:
         body = {"vector": self.site.queries["cats"].tolist(), "top_k": 1000}

@@ -7,10 +7,20 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lamina_index.commands.options import (
+    EncoderName,
+    Fusion,
+    LexicalWeight,
+    Mode,
+    Precision,
+    PrecisionName,
+    RerankerFolder,
+    print_json,
+)
 from lamina_index.search_options import (
     DEFAULT_FUSION,
     DEFAULT_LEXICAL_WEIGHT,
@@ -23,7 +33,6 @@ if TYPE_CHECKING:
     from lamina_index.encoder import OnnxEncoder
     from lamina_index.evaluate import Retriever
     from lamina_index.evaluation_inputs import EvaluationInputs
-    from lamina_index.manifest import Precision
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -63,24 +72,12 @@ def evaluate(
         typer.Option(help=f"Measure a running service; its key is read from {KEY_VARIABLE}."),
     ] = None,
     name: Annotated[str | None, typer.Option(help="The service's collection.")] = None,
-    encoder: Annotated[str, typer.Option(help="Name or folder of the encoder.")] = "default",
-    precision: Annotated[
-        str | None,
-        typer.Option(help="Which of its graphs: fp32, fp16 or int8; the best by default."),
-    ] = None,
-    mode: Annotated[
-        Literal["dense", "lexical", "hybrid"],
-        typer.Option(help="Search by meaning, by words, or by both."),
-    ] = "dense",
-    fusion: Annotated[
-        Literal["ranks", "scores"], typer.Option(help="How a hybrid search joins the two.")
-    ] = DEFAULT_FUSION,
-    lexical_weight: Annotated[
-        float, typer.Option(min=0, max=0.999, help="Share of words in a hybrid search.")
-    ] = DEFAULT_LEXICAL_WEIGHT,
-    rerank: Annotated[
-        Path | None, typer.Option(help="Folder of a reranker that puts the best hits in order.")
-    ] = None,
+    encoder: EncoderName = "default",
+    precision: Precision = None,
+    mode: Mode = "dense",
+    fusion: Fusion = DEFAULT_FUSION,
+    lexical_weight: LexicalWeight = DEFAULT_LEXICAL_WEIGHT,
+    rerank: RerankerFolder = None,
     depth: Annotated[
         int | None,
         typer.Option(
@@ -139,9 +136,7 @@ def evaluate(
         with _writing(output):
             write_report(output, found, values)
     if json:
-        import orjson
-
-        typer.echo(orjson.dumps(values, option=orjson.OPT_INDENT_2))
+        print_json(values)
     else:
         from rich.console import Console
 
@@ -272,10 +267,10 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _loaded_encoder(name: str, precision: str | None) -> Iterator[OnnxEncoder]:
+def _loaded_encoder(name: str, precision: PrecisionName | None) -> Iterator[OnnxEncoder]:
     from lamina_index.encoder import OnnxEncoder
 
-    encoder = OnnxEncoder.load(name, precision=cast("Precision | None", precision))
+    encoder = OnnxEncoder.load(name, precision=precision)
     yield encoder
     encoder.close()
 

@@ -22,6 +22,7 @@ from lamina_index.commands.options import (
     Strict,
     TextField,
     Threads,
+    corpus_options,
     print_json,
 )
 from lamina_index.commands.writes import add, delete
@@ -79,17 +80,13 @@ def build(
     from lamina_index.build import build_collection
     from lamina_index.build_view import progress_bar, report_table
     from lamina_index.chunking import longest_part
-    from lamina_index.corpus import CorpusOptions
     from lamina_index.encoder import OnnxEncoder
     from lamina_index.errors import RejectedRowsError
     from lamina_index.manifest import Chunking
     from lamina_index.row_log import REJECTS_FILE
     from lamina_index.terminal import print_table
 
-    try:
-        options = CorpusOptions(file_format, id_field, text_field, delimiter)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+    options = corpus_options(file_format, id_field, text_field, delimiter)
     loaded = OnnxEncoder.load(encoder, precision=precision, device=device, threads=threads)
     if chunk is not None and chunk > longest_part(loaded):
         raise typer.BadParameter(

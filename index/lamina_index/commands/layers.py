@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from lamina_index.commands.options import Json, Precision
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -24,10 +26,8 @@ def layers(
     role: Annotated[
         Literal["query", "document"], typer.Option(help="Whose prompt to put before the texts.")
     ] = "query",
-    precision: Annotated[
-        Literal["int8", "fp32", "fp16"] | None, typer.Option(help="Which of the encoder's graphs.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
+    precision: Precision = None,
+    json: Json = False,
 ) -> None:
     """Show how much of each layer a text's vector takes, as an encoder with layer attention has it.
 

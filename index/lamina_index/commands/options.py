@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
+from lamina_index import search_options
+
 if TYPE_CHECKING:
+    from lamina_index.corpus import CorpusOptions
     from lamina_index.filters import Filter
     from lamina_index.manifest import FieldType
 
@@ -43,6 +46,14 @@ Strict = Annotated[bool, typer.Option("--strict", help="Exit with 3 if a row was
 Threads = Annotated[
     int | None, typer.Option(min=1, help="Encoder threads; by default all CPUs given to it.")
 ]
+Mode = Annotated[search_options.Mode, typer.Option(help="Search by meaning, by words, or by both.")]
+Fusion = Annotated[search_options.Fusion, typer.Option(help="How a hybrid search joins the two.")]
+LexicalWeight = Annotated[
+    float, typer.Option(min=0, max=0.999, help="Share of words in a hybrid search.")
+]
+RerankerFolder = Annotated[
+    Path | None, typer.Option(help="Folder of a reranker that puts the best hits in order.")
+]
 Factory = Annotated[str, typer.Option(help="FAISS factory string; auto chooses by size.")]
 
 
@@ -59,6 +70,25 @@ class ManyInputs(TyperCommand):
                 spread.append("--input")
             spread.append(argument)
         return super().parse_args(ctx, spread)
+
+
+def corpus_options(
+    file_format: FormatName | None,
+    id_field: str | None,
+    text_field: str,
+    delimiter: str | None,
+) -> CorpusOptions:
+    """Take together how the inputs are to be read.
+
+    Raises:
+        BadParameter: If that cannot be.
+    """
+    from lamina_index.corpus import CorpusOptions
+
+    try:
+        return CorpusOptions(file_format, id_field, text_field, delimiter)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def print_json(value: object) -> None:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lamina_index.commands.options import read_filter
+from lamina_index.commands.options import (
+    Collection,
+    Fusion,
+    Json,
+    LexicalWeight,
+    Mode,
+    Precision,
+    RerankerFolder,
+    print_json,
+    read_filter,
+)
 from lamina_index.search_options import (
     DEFAULT_FUSION,
     DEFAULT_LEXICAL_WEIGHT,
@@ -26,7 +35,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command()
 def search(
-    collection: Annotated[Path, typer.Argument(help="Folder of a collection.")],
+    collection: Collection,
     query: Annotated[list[str] | None, typer.Argument(help="What to look for.")] = None,
     similar: Annotated[
         str | None,
@@ -45,22 +54,11 @@ def search(
     encoder: Annotated[
         str, typer.Option(help="Name or folder of the encoder that the collection was built with.")
     ] = "default",
-    precision: Annotated[
-        Literal["int8", "fp32", "fp16"] | None, typer.Option(help="Which of the encoder's graphs.")
-    ] = None,
-    mode: Annotated[
-        Literal["dense", "lexical", "hybrid"],
-        typer.Option(help="By meaning, by words, or by both."),
-    ] = "dense",
-    fusion: Annotated[
-        Literal["ranks", "scores"], typer.Option(help="How a hybrid search joins the two.")
-    ] = DEFAULT_FUSION,
-    lexical_weight: Annotated[
-        float, typer.Option(min=0, max=0.999, help="Share of words in a hybrid search.")
-    ] = DEFAULT_LEXICAL_WEIGHT,
-    rerank: Annotated[
-        Path | None, typer.Option(help="Folder of a reranker that puts the best hits in order.")
-    ] = None,
+    precision: Precision = None,
+    mode: Mode = "dense",
+    fusion: Fusion = DEFAULT_FUSION,
+    lexical_weight: LexicalWeight = DEFAULT_LEXICAL_WEIGHT,
+    rerank: RerankerFolder = None,
     depth: Annotated[
         int, typer.Option(min=1, max=MAX_RERANK, help="How many hits it puts in order.")
     ] = DEFAULT_RERANK,
@@ -80,7 +78,7 @@ def search(
     explain: Annotated[
         bool, typer.Option("--explain", help="Show each hit's score and rank in each leg.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
+    json: Json = False,
 ) -> None:
     """Find the documents of a collection that are nearest to a query, in meaning or in words."""
     from lamina_index.encoder import OnnxEncoder
@@ -125,10 +123,8 @@ def search(
     if json:
         from dataclasses import asdict
 
-        import orjson
-
         asked = {"query": text} if similar is None else {"similar": similar}
-        typer.echo(orjson.dumps({**asked, **asdict(result)}, option=orjson.OPT_INDENT_2))
+        print_json({**asked, **asdict(result)})
         return
     if result.truncated:
         typer.echo(f"lamina: the query was cut to {result.token_count} tokens", err=True)

@@ -22,6 +22,7 @@ from lamina_index.commands.options import (
     Strict,
     TextField,
     Threads,
+    corpus_options,
     print_json,
     read_filter,
 )
@@ -54,14 +55,10 @@ def add(
     from dataclasses import asdict
 
     from lamina_index.adding import add_documents
-    from lamina_index.corpus import CorpusOptions
     from lamina_index.encoder import OnnxEncoder
     from lamina_index.errors import RejectedRowsError
 
-    try:
-        options = CorpusOptions(file_format, id_field, text_field, delimiter)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+    options = corpus_options(file_format, id_field, text_field, delimiter)
     loaded = OnnxEncoder.load(encoder, precision=precision, device=device, threads=threads)
     with ExitStack() as files:
         if rejects is None:

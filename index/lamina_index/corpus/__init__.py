@@ -9,6 +9,7 @@ from lamina_index.corpus.judgements import read_qrels, read_queries
 from lamina_index.corpus.reader import read_corpus, read_values
 from lamina_index.corpus.records import (
     MAX_RECORD_BYTES,
+    Check,
     CorpusOptions,
     Document,
     Format,
@@ -21,6 +22,7 @@ from lamina_index.corpus.records import (
 __all__ = [
     "MAX_RECORD_BYTES",
     "BeirFiles",
+    "Check",
     "CorpusOptions",
     "Document",
     "FieldTypes",

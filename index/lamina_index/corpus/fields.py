@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import islice
 
 from lamina_index.corpus.records import RowError, describe, quote
@@ -59,52 +60,86 @@ class FieldTypes:
     def infer(self, rows: Iterable[Mapping[str, object]], *, textual: bool = False) -> None:
         """Fix the type of every field in the rows that has none yet.
 
-        The first value decides; but a field is a date only if all its strings in these rows are
-        dates, and in textual rows (CSV, TSV: every value a string) it is a number, boolean or
-        date only if all its values are, otherwise a string. Values of no type are passed over:
-        `check` refuses them.
+        Rows are taken in order, and one that `check` refuses decides nothing. The first value
+        decides; but a field is a date only if all its strings in these rows are dates, and in
+        textual rows (CSV, TSV: every value a string) it is a number, boolean or date only if all
+        its values are, otherwise a string.
         """
-        seen: dict[str, list[FieldType]] = {}
+        found: dict[str, FieldType] = {}
         for row in rows:
-            for name, value in row.items():
-                if name not in self.known:
-                    kind = _textual_type(value) if textual else _value_type(value)
-                    if kind is not None:
-                        seen.setdefault(name, []).append(kind)
-        for name, kinds in seen.items():
-            if name_fault(name) or len(self.known) >= MAX_FIELDS:
-                continue
-            first, kinds_found = kinds[0], set(kinds)
-            mixed = len(kinds_found) > 1 if textual else first == "date" and "string" in kinds_found
-            self.known[name] = "string" if mixed else first
+            if not row.keys() <= self.known.keys():
+                with suppress(RowError):
+                    found |= self._new_types(row, found, textual)
+        self.known |= found
 
     def check(self, values: Mapping[str, object], *, textual: bool = False) -> Metadata:
         """Give one row's values as they are stored; None means that the field is absent.
 
-        A field met for the first time gets the type of this value.
+        A field met for the first time gets the type of this value, if the row is good.
 
         Raises:
             RowError: If a name or value does not fit; the message says which and why.
         """
-        present = {name: value for name, value in values.items() if value is not None}
-        self.infer([present], textual=textual)
-        return {name: self._value(name, value, textual) for name, value in present.items()}
+        if not values.keys() <= self.known.keys():
+            self.known |= self._new_types(values, {}, textual)
+        return {
+            name: _converted(name, value, self.known[name], textual)
+            for name, value in values.items()
+            if value is not None
+        }
 
-    def _value(self, name: str, value: object, textual: bool) -> MetadataValue:
-        if fault := name_fault(name):
-            raise RowError(f"field {quote(name)} {fault}")
-        known = self.known.get(name)
-        if known is None:
-            if len(self.known) >= MAX_FIELDS:
+    def _new_types(
+        self, values: Mapping[str, object], found: Mapping[str, FieldType], textual: bool
+    ) -> dict[str, FieldType]:
+        """Give the types of a row's fields that have none yet, as of this row.
+
+        Args:
+            values: Of one row.
+            found: Types that earlier rows gave such fields, which may yet become `string`.
+            textual: As for `infer`.
+
+        Raises:
+            RowError: As `check`.
+        """
+        types: dict[str, FieldType] = {}
+        for name, value in values.items():
+            if value is None:
+                continue
+            if fault := name_fault(name):
+                raise RowError(f"field {quote(name)} {fault}")
+            if name in self.known:
+                _converted(name, value, self.known[name], textual)
+                continue
+            if len(self.known) + len(found.keys() | types.keys() | {name}) > MAX_FIELDS:
                 raise RowError(f"field {quote(name)} would be one more than {MAX_FIELDS}")
-            raise RowError(f"field {quote(name)} is {_describe_value(value)}; {_SUPPORTED}")
-        converted = _parse(value, known) if textual else _take(value, known)
-        if converted is None:
-            raise RowError(
-                f"field {quote(name)} is {_describe_value(value)}; "
-                f"earlier rows made it {_EXPECTED[known]}"
-            )
-        return converted
+            kind = _textual_type(value) if textual else _value_type(value)
+            if kind is None:
+                raise RowError(f"field {quote(name)} is {_describe_value(value)}; {_SUPPORTED}")
+            before = found.get(name, kind)
+            if kind != before:
+                if not textual and {kind, before} != {"string", "date"}:
+                    raise _mismatch(name, value, before)
+                kind = "string"
+            types[name] = kind
+        return types
+
+
+def _converted(name: str, value: object, known: FieldType, textual: bool) -> MetadataValue:
+    """Give a value as one of its field's type.
+
+    Raises:
+        RowError: If it is of another.
+    """
+    converted = _parse(value, known) if textual else _take(value, known)
+    if converted is None:
+        raise _mismatch(name, value, known)
+    return converted
+
+
+def _mismatch(name: str, value: object, known: FieldType) -> RowError:
+    return RowError(
+        f"field {quote(name)} is {_describe_value(value)}; earlier rows made it {_EXPECTED[known]}"
+    )
 
 
 _SUPPORTED = "expected a string, finite number within 64 bits, boolean, date or list of strings"

@@ -13,6 +13,7 @@ from lamina_index.corpus.inputs import Input, resolve_inputs
 from lamina_index.corpus.objects import read_objects
 from lamina_index.corpus.parquet import read_parquet
 from lamina_index.corpus.records import (
+    Check,
     CorpusOptions,
     Document,
     Rejected,
@@ -46,6 +47,7 @@ def read_corpus(
     options: CorpusOptions | None = None,
     *,
     fields: FieldTypes | None = None,
+    check: Check = lambda document, values: None,
 ) -> Iterator[Document | Rejected]:
     """Stream the documents of all inputs, one after the other, and the records that are none.
 
@@ -58,6 +60,8 @@ def read_corpus(
         options: How to read them.
         fields: Types found so far; grows with the fields of these inputs, up to `WINDOW_ROWS`
             records ahead of the items taken.
+        check: Refuses documents for other reasons than their metadata's types, before they can
+            decide any.
 
     Raises:
         CorpusError: At once if an input is missing, empty, of unknown format, or its header
@@ -71,10 +75,15 @@ def read_corpus(
         if source.path != STDIN and not Path(source.path).is_fifo():
             with closing(_records(source)) as records:
                 next(records, None)
-    return (item for source in inputs for item in _read_input(source, types))
+    return (item for source in inputs for item in _read_input(source, types, check))
 
 
-def read_values(records: Sequence[object], fields: FieldTypes) -> Iterator[Document | Rejected]:
+def read_values(
+    records: Sequence[object],
+    fields: FieldTypes,
+    *,
+    check: Check = lambda document, values: None,
+) -> Iterator[Document | Rejected]:
     """Check records that arrive as decoded JSON: `id`, `text` and, where there is any, `metadata`.
 
     Stricter than a file's rows: the id is a string, and other keys are refused.
@@ -82,8 +91,11 @@ def read_values(records: Sequence[object], fields: FieldTypes) -> Iterator[Docum
     Args:
         records: Of any type; each item's `line` is its position here, counted from 1.
         fields: Types found so far; grows with the fields of these records.
+        check: As for `read_corpus`.
     """
-    window = [_checked(line, record) for line, record in enumerate(records, start=1)]
+    window = [
+        _passed(_checked(line, record), check) for line, record in enumerate(records, start=1)
+    ]
     return _typed(window, fields, textual=False)
 
 
@@ -110,13 +122,27 @@ def _checked(line: int, record: object) -> _Candidate | Rejected:
     return _Candidate(Document(identity, text, line=line), metadata or {})
 
 
-def _read_input(source: Input, types: FieldTypes) -> Iterator[Document | Rejected]:
+def _passed(item: _Candidate | Rejected, check: Check) -> _Candidate | Rejected:
+    """Reject what a check refuses."""
+    if isinstance(item, _Candidate):
+        try:
+            check(item.document, item.values)
+        except RowError as error:
+            return _rejected(item.document, error)
+    return item
+
+
+def _rejected(document: Document, error: RowError) -> Rejected:
+    return Rejected(document.file, document.line, str(error), document.id, document.text)
+
+
+def _read_input(source: Input, types: FieldTypes, check: Check) -> Iterator[Document | Rejected]:
     """Yield one input's items, window by window."""
     window: list[_Candidate | Rejected] = []
     characters = 0
     for file, line, values in _records(source):
         item = _candidate(source, file, line, values)
-        window.append(item)
+        window.append(_passed(item, check))
         characters += len(item.document.text) if isinstance(item, _Candidate) else 0
         if len(window) == WINDOW_ROWS or characters >= WINDOW_CHARACTERS:
             yield from _typed(window, types, source.textual)
@@ -133,11 +159,10 @@ def _typed(
         if isinstance(item, Rejected):
             yield item
             continue
-        document = item.document
         try:
-            yield replace(document, metadata=types.check(item.values, textual=textual))
+            yield replace(item.document, metadata=types.check(item.values, textual=textual))
         except RowError as error:
-            yield Rejected(document.file, document.line, str(error), document.id)
+            yield _rejected(item.document, error)
 
 
 def _records(source: Input) -> Generator[tuple[str, int, Values | RowError]]:

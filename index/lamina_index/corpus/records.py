@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -44,12 +45,17 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A record that is not indexed, where it stands, and why."""
+    """A record that is not indexed, where it stands, why, and its id and text if those are good."""
 
     file: str
     line: int
     reason: str
     id: str | None = None
+    text: str | None = field(default=None, compare=False)
+
+
+Check = Callable[[Document, Values], None]
+"""Raises `RowError` for a document that cannot be stored, given its metadata as it was read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from lamina_training.commands.options import WEIGHTS, Cache, DataFolder
 from lamina_training.commands.training_extra import quiet_transformers, training_extra
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -62,14 +63,8 @@ def export(
             help="Score and time a run's layer attention, kept and stripped, on its dev data."
         ),
     ] = True,
-    data: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder of the dev data, instead of the run's."),
-    ] = None,
-    cache: Annotated[
-        Path,
-        typer.Option(envvar="LAMINA_WEIGHTS", help="Folder that keeps fetched weights."),
-    ] = Path("weights"),
+    data: DataFolder = None,
+    cache: Cache = WEIGHTS,
 ) -> None:
     """Export an encoder to ONNX with pooling inside, and prove that the graphs agree with torch.
 

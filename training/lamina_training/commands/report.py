@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from lamina_training.commands.options import WEIGHTS, Cache, DataFolder
 from lamina_training.commands.training_extra import quiet_transformers, training_extra
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -15,13 +16,8 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
 @app.command()
 def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `lamina train` made.")],
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of the data, instead of the run's.")
-    ] = None,
-    cache: Annotated[
-        Path,
-        typer.Option(envvar="LAMINA_WEIGHTS", help="Folder that keeps fetched weights."),
-    ] = Path("weights"),
+    data: DataFolder = None,
+    cache: Cache = WEIGHTS,
 ) -> None:
     """Write RUN/report anew: Markdown, JSON and pictures.
 

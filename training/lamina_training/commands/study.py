@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from lamina_training.commands.options import WEIGHTS, Cache, DataFolder
 from lamina_training.commands.training_extra import quiet_transformers, training_extra
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -38,15 +39,8 @@ def study(
     work: Annotated[Path, typer.Option(metavar="DIR", help="Folder for runs in progress.")] = Path(
         "build/studies"
     ),
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of the data, instead of the file's.")
-    ] = None,
-    cache: Annotated[
-        Path,
-        typer.Option(
-            envvar="LAMINA_WEIGHTS", help="Folder that keeps fetched weights and teachers' vectors."
-        ),
-    ] = Path("weights"),
+    data: DataFolder = None,
+    cache: Cache = WEIGHTS,
 ) -> None:
     """Train and measure every arm of a study with every seed, as far as it has no result yet.
 

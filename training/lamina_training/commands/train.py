@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from lamina_training.commands.options import WEIGHTS, Cache, DataFolder
 from lamina_training.commands.training_extra import quiet_transformers, training_extra
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -22,15 +23,8 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the run's last whole checkpoint.")
     ] = False,
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of the data, instead of the file's.")
-    ] = None,
-    cache: Annotated[
-        Path,
-        typer.Option(
-            envvar="LAMINA_WEIGHTS", help="Folder that keeps fetched weights and teachers' vectors."
-        ),
-    ] = Path("weights"),
+    data: DataFolder = None,
+    cache: Cache = WEIGHTS,
 ) -> None:
     """Train an encoder or a classifier as a file says.
 
