@@ -13,7 +13,7 @@ The first 94,642 vectors are those of Quora's questions, the others are made fro
 `grown_vectors.py`. `alike` compares made vectors with real ones, at the size of the real ones:
 made from all, from a tenth, and from a 64th of them. Texts are sentences of Wikipedia, numbered.
 
-It needs about 4 KB of disk and, above 5 million documents, 1 KB of memory a document.
+It needs about 4 KB of disk and 0.7 KB of memory a document.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ EffortName = Literal["none", "efSearch", "nprobe"]
 EFFORTS: dict[EffortName, tuple[int, ...]] = {
     "none": (0,),
     "efSearch": (64, 128, 256),
-    "nprobe": (8, 16, 32, 64, 128, 256),
+    "nprobe": (8, 16, 32, 64, 128, 256, 512, 1024),
 }
 """Values to try, in order, of each kind of index's search parameter.
 
