@@ -64,7 +64,7 @@ def test_auto_grows_with_the_corpus() -> None:
     assert choose_index(EXACT_LIMIT + 1, 384).factory == "HNSW32,SQ8"
     assert choose_index(GRAPH_LIMIT, 384).factory == "HNSW32,SQ8"
     for dimension in (32, 384, 385, 386):
-        factory = choose_index(10 * GRAPH_LIMIT, dimension).factory
+        factory = choose_index(50_000_000, dimension).factory
         assert factory.startswith("IVF32768_HNSW32,PQ")
         assert make_index(factory.replace("IVF32768", "IVF4"), dimension).d == dimension
 
