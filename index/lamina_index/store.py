@@ -11,11 +11,8 @@ a new one (SQLite connections do not survive it), or better, spawn.
 
 from __future__ import annotations
 
-import sqlite3
-import threading
-from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -28,17 +25,8 @@ from lamina_index.errors import (
     CollectionNotFoundError,
     DamagedError,
 )
-from lamina_index.store_file import (
-    STORE_FILE,
-    STORE_FORMAT,
-    cannot_make_log,
-    check_format,
-    connect,
-    create_file,
-    damaged,
-    log_bytes,
-    mended,
-)
+from lamina_index.store_connections import StoreConnections
+from lamina_index.store_file import STORE_FILE, STORE_FORMAT, check_format, create_file, damaged
 from lamina_index.store_reading import StoredDocument, StoreReading
 from lamina_index.store_words import add_words, drop_words
 from lamina_index.store_writing import StoreWriting, Upserted
@@ -54,9 +42,6 @@ __all__ = [
     "StoredDocument",
     "Upserted",
 ]
-
-_LOG_BYTES_KEPT = 64 << 20
-_LOG_WAIT_MILLISECONDS = 500
 
 
 class DocumentStore:
@@ -74,21 +59,13 @@ class DocumentStore:
 
     def __init__(self, path: Path, *, read_only: bool, mapped: bool = False) -> None:
         self.path = path
-        self._read_only = read_only
-        self._mapped = mapped
-        self._idle: deque[sqlite3.Connection] = deque()
-        self._write_lock = threading.Lock()
-        self._writer: sqlite3.Connection | None = None
-        self._immutable = False
-        self._closed = False
-        self._identity: str | None = None
-        self._log_bound = _LOG_BYTES_KEPT
+        self._connections = StoreConnections(path, read_only=read_only, mapped=mapped)
         try:
             with self.reading() as reading:
                 reading.check_size()
                 check_format(path, *reading.format())
                 self.dimension = reading.number("dimension")
-                self._identity = str(reading.get_meta("identity"))
+                self._connections.identity = str(reading.get_meta("identity"))
         except BaseException:
             self.close()
             raise
@@ -138,12 +115,7 @@ class DocumentStore:
 
     def close(self) -> None:
         """Close every connection that no thread is using; the store cannot be used afterwards."""
-        self._closed = True
-        self._close_idle()
-        with self._write_lock:
-            if self._writer is not None:
-                self._writer.close()
-                self._writer = None
+        self._connections.close()
 
     def __enter__(self) -> Self:
         return self
@@ -165,25 +137,8 @@ class DocumentStore:
         Keep it short, and never write through this store inside it: the write-ahead log cannot be
         emptied while a reader is in it.
         """
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self._connect_reader()
-        keep = False
-        try:
-            connection.execute("BEGIN")
+        with self._connections.reading() as connection:
             yield StoreReading(connection, self.path)
-            connection.execute("COMMIT")
-            keep = not self._closed
-        except sqlite3.Error as error:
-            raise mended(self.path, error) from error
-        finally:
-            if keep:
-                self._idle.append(connection)
-                if self._closed:  # meanwhile, and perhaps before this connection was there
-                    self._close_idle()
-            else:
-                connection.close()
 
     def get(self, document_id: str) -> StoredDocument | None:
         """Find a document by its id."""
@@ -280,7 +235,7 @@ class DocumentStore:
             CollectionBusyError: If another process kept writing for five seconds.
             ValueError: If the store was opened read-only.
         """
-        with self._transaction() as connection:
+        with self._connections.writing() as connection:
             yield StoreWriting(connection, self.path, self.dimension)
 
     def upsert(
@@ -321,7 +276,7 @@ class DocumentStore:
             has_words = reading.has_words
             if has_words and not reading.words().damage():
                 return None
-        with self._transaction() as connection:
+        with self._connections.writing() as connection:
             if has_words:
                 drop_words(connection)
             add_words(connection)
@@ -342,91 +297,3 @@ class DocumentStore:
         """Drop tombstones that no snapshot on disk needs: those up to a sequence number."""
         with self.writing() as writing:
             writing.forget_tombstones(until)
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """One write transaction that commits at the end, or leaves no trace."""
-        if self._read_only:
-            raise ValueError(f"{self.path} was opened read-only")
-        with self._write_lock:
-            try:
-                if self._writer is None:
-                    self._writer = self._connect("mode=rw")
-                    self._writer.execute("PRAGMA synchronous = FULL")
-                    self._writer.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES_KEPT}")
-                connection = self._writer
-                connection.execute("BEGIN IMMEDIATE")
-                try:
-                    yield connection
-                    connection.execute(
-                        "UPDATE meta SET value = CAST(value AS INTEGER) + 1"
-                        " WHERE name = 'generation'"
-                    )
-                    connection.execute("COMMIT")
-                except BaseException:
-                    if connection.in_transaction:
-                        connection.execute("ROLLBACK")
-                    raise
-                self._bound_log(connection)
-            except sqlite3.Error as error:
-                raise mended(self.path, error) from error
-
-    def _bound_log(self, connection: sqlite3.Connection) -> None:
-        """Empty the write-ahead log when it has grown.
-
-        SQLite does so by itself only at a moment in which nobody reads, and under many searches
-        there is none. Here it waits for those that read now, and later ones do without the log. A
-        reader that takes too long, such as an archive, is waited for again once as much is added.
-        """
-        size = log_bytes(self.path)
-        if size < self._log_bound:
-            return
-        self._log_bound = size + _LOG_BYTES_KEPT
-        with suppress(sqlite3.Error):  # what was written is safe, whatever becomes of this
-            ((patience,),) = connection.execute("PRAGMA busy_timeout").fetchall()
-            connection.execute(f"PRAGMA busy_timeout = {_LOG_WAIT_MILLISECONDS}")
-            ((busy, _, _),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            connection.execute(f"PRAGMA busy_timeout = {patience}")
-            if not busy:
-                self._log_bound = _LOG_BYTES_KEPT
-
-    # Connections
-
-    def _close_idle(self) -> None:
-        with suppress(IndexError):
-            while True:
-                self._idle.pop().close()
-
-    def _connect(self, how: str) -> sqlite3.Connection:
-        """Open a connection, unless another store has taken the path since this one was opened."""
-        if self._closed:
-            raise ValueError(f"{self.path} has been closed")
-        try:
-            connection = connect(self.path, how, mapped=self._mapped)
-        except sqlite3.Error as error:
-            if self._identity is None or self.path.parent.is_dir():
-                raise
-            raise CollectionNotFoundError(f"{self.path.parent}: has been removed") from error
-        try:
-            reading = StoreReading(connection, self.path)
-            if self._identity is not None and reading.get_meta("identity") != self._identity:
-                raise CollectionNotFoundError(
-                    f"{self.path.parent}: another collection has taken its place; open it again"
-                )
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    def _connect_reader(self) -> sqlite3.Connection:
-        try:
-            if not self._immutable:
-                try:
-                    return self._connect("mode=ro")
-                except sqlite3.OperationalError as error:
-                    if not cannot_make_log(self.path, error):
-                        raise
-                self._immutable = True
-            return self._connect("immutable=1")
-        except sqlite3.Error as error:
-            raise mended(self.path, error) from error

@@ -430,7 +430,7 @@ def test_a_damaged_collection_is_not_archived(made: Any, file: Path) -> None:
     with pytest.raises(DamagedError, match="missing"):
         write_archive(made.folder, file)
     index.write_bytes(sound)
-    with made.store._transaction() as connection:
+    with made.store._connections.writing() as connection:
         connection.execute("UPDATE documents SET text = 'altered' WHERE id = 'd5'")
     with pytest.raises(DamagedError, match=f"{made.folder}.*d5") as found:
         write_archive(made.folder, file)

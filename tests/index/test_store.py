@@ -293,17 +293,18 @@ def test_a_connection_given_back_while_the_store_closes_is_closed(tmp_path: Path
                 store.close()
                 super().append(connection)
 
-        store._idle = Late(store._idle)
+        connections = store._connections
+        connections._idle = Late(connections._idle)
         store.count()
-        assert not store._idle
+        assert not connections._idle
 
 
 def test_the_log_stays_short_while_searches_overlap_without_end(
     store: DocumentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bound = 1 << 20
-    monkeypatch.setattr("lamina_index.store._LOG_BYTES_KEPT", bound)
-    store._log_bound = bound
+    monkeypatch.setattr("lamina_index.store_connections.LOG_BYTES_KEPT", bound)
+    store._connections._log_bound = bound
     stop = threading.Event()
 
     def read() -> None:
@@ -332,9 +333,9 @@ def test_the_log_stays_short_while_searches_overlap_without_end(
 def test_a_long_read_does_not_hold_up_writes_and_the_log_is_emptied_after_it(
     store: DocumentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lamina_index.store._LOG_BYTES_KEPT", 50_000)
-    monkeypatch.setattr("lamina_index.store._LOG_WAIT_MILLISECONDS", 1)
-    store._log_bound = 50_000
+    monkeypatch.setattr("lamina_index.store_connections.LOG_BYTES_KEPT", 50_000)
+    monkeypatch.setattr("lamina_index.store_connections._LOG_WAIT_MILLISECONDS", 1)
+    store._connections._log_bound = 50_000
     log = store.path.with_name(f"{STORE_FILE}-wal")
     with store.reading() as reading:
         before = reading.generation()
