@@ -283,9 +283,10 @@ class CollectionWriter:
         def delete() -> int:
             opened = self._opened
             keys = self._matching(opened, wanted).tolist()
+            count = max(len(keys), 1)  # without any too, a turn tells if this is the collection yet
             parts = (
                 keys[start : start + _DELETED_AT_ONCE]
-                for start in range(0, len(keys), _DELETED_AT_ONCE)
+                for start in range(0, count, _DELETED_AT_ONCE)
             )
             return sum(self._commits.run(partial(_delete_keys, opened, part)) for part in parts)
 

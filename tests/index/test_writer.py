@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from lamina_index.backlog import Backlog
 from lamina_index.collection import verify_collection
-from lamina_index.collection_changes import create_collection, new_manifest
+from lamina_index.collection_changes import create_collection, new_manifest, remove_collection
 from lamina_index.encoder import Encoded, Encoder
 from lamina_index.errors import (
     BacklogFullError,
@@ -301,6 +301,19 @@ def test_a_row_that_is_replaced_while_a_filter_deletes_stays(
     monkeypatch.setattr(writer._commits, "run", replace_then_run)
     assert writer.delete_matching(wanted) == 3
     assert stored(folder) == {"d3": ("new", {"year": 1})}
+
+
+def test_a_filter_deletes_from_the_collection_that_lies_there_now(
+    folder: Path, writer: CollectionWriter, word_encoder: Encoder
+) -> None:
+    writer.upsert([record("old", year=2)])
+    wanted = parse_filter({"year": 1}, writer.fields)  # nothing in the old one passes
+    remove_collection(folder)
+    make(folder, word_encoder)
+    with CollectionWriter.open(folder, word_encoder) as other:
+        other.upsert([record("new", year=1), record("newer", year=3)])
+    assert writer.delete_matching(wanted) == 1
+    assert stored(folder).keys() == {"newer"}
 
 
 def parts(folder: Path) -> dict[str, list[str]]:

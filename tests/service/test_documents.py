@@ -548,7 +548,8 @@ def test_the_calls_that_the_guide_shows_work(app: Any, repository: Path, tmp_pat
     )
     assert done.returncode == 0, done.stderr
     replies = [json.loads(reply) for reply in done.stdout.replace("}{", "}\n{").splitlines()]
-    _, stored, streamed, given, *deleted = replies
+    _, stored, streamed, given, *deleted, listed = replies
     assert (stored["inserted"], streamed["inserted"]) == (2, 300)
     assert len(given["vector"]) == 384
     assert [reply["deleted"] for reply in deleted] == [1, 0]
+    assert len(listed["documents"]) == stored["inserted"] + streamed["inserted"] - 1
