@@ -212,7 +212,7 @@ def test_the_budget_pulls_the_drop_rates_to_its_target(
     reached = []
     for target in (0.05, 0.6):
         table = {"kind": "attendout", "initial": 0.3, "target": target, "warmup": 0.0}
-        table |= {"learning_rate": 0.3, "budget_weight": 1000.0}
+        table |= {"learning_rate": 0.1, "budget_weight": 1000.0}
         run = tmp_path / f"run-{target}"
         train(make_config(attention_dropout=table), run, cache=tmp_path)
         lines = [m for m in read_metrics(run / "metrics.jsonl") if "loss" in m]
