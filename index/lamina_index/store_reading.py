@@ -171,12 +171,7 @@ class StoreReading:
 
     def documents_after(self, key: int, *, limit: int) -> list[StoredDocument]:
         """Up to `limit` documents with a higher key, in key order."""
-        rows = self._connection.execute(
-            "SELECT key, id, text, metadata, crc32 FROM documents WHERE key > ?"
-            " ORDER BY key LIMIT ?",
-            (key, limit),
-        ).fetchall()
-        return [self._document(row) for row in rows]
+        return [self._document(row) for row in self._rows_after(key, None, limit)]
 
     def page_after(
         self,
