@@ -301,6 +301,7 @@ class CollectionWriter:
                     columns = view.columns.get(reading, self.fields)
                     matching = Matching.of(wanted, columns, view.dead, view.delta_keys)
                     return view.keys_of(matching)
+        self._commits.run(lambda turn: turn.check(opened))  # it may be another's by now
         raise older_store(self.folder, snapshot_numbers(self.folder)[0])
 
     def reopen(self) -> None:

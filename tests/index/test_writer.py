@@ -303,8 +303,9 @@ def test_a_row_that_is_replaced_while_a_filter_deletes_stays(
     assert stored(folder) == {"d3": ("new", {"year": 1})}
 
 
+@pytest.mark.parametrize("indexed", [False, True])
 def test_a_filter_deletes_from_the_collection_that_lies_there_now(
-    folder: Path, writer: CollectionWriter, word_encoder: Encoder
+    indexed: bool, folder: Path, writer: CollectionWriter, word_encoder: Encoder
 ) -> None:
     writer.upsert([record("old", year=2)])
     wanted = parse_filter({"year": 1}, writer.fields)  # nothing in the old one passes
@@ -312,6 +313,8 @@ def test_a_filter_deletes_from_the_collection_that_lies_there_now(
     make(folder, word_encoder)
     with CollectionWriter.open(folder, word_encoder) as other:
         other.upsert([record("new", year=1), record("newer", year=3)])
+    if indexed:
+        compact(folder)
     assert writer.delete_matching(wanted) == 1
     assert stored(folder).keys() == {"newer"}
 
