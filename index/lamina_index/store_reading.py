@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,7 +171,8 @@ class StoreReading:
 
     def documents_after(self, key: int, *, limit: int) -> list[StoredDocument]:
         """Up to `limit` documents with a higher key, in key order."""
-        return [self._document(row) for row in self._rows_after(key, None, limit)]
+        with closing(self._rows_after(key, None, limit)) as rows:
+            return [self._document(row) for row in rows]
 
     def page_after(
         self,
@@ -191,17 +192,22 @@ class StoreReading:
         """
         found: list[StoredDocument] = []
         held = 0
-        for row in self._rows_after(key, among, limit + 1):
-            if len(found) == limit or held >= characters:
-                return found, True
-            found.append(self._document(row))
-            held += len(row[2]) + len(row[3])
+        with closing(self._rows_after(key, among, limit + 1)) as rows:
+            for row in rows:
+                if len(found) == limit or held >= characters:
+                    return found, True
+                found.append(self._document(row))
+                held += len(row[2]) + len(row[3])
         return found, False
 
     def _rows_after(
         self, key: int, among: NDArray[np.int64] | None, limit: int
-    ) -> Iterator[tuple[int, str, str, str, int]]:
-        """Rows of documents, each read from the disk when it is asked for."""
+    ) -> Generator[tuple[int, str, str, str, int]]:
+        """Rows of documents, each read from the disk when it is asked for.
+
+        Close it (contextlib.closing) before the connection closes: a damaged row ends a reading
+        half-way, and its error keeps this generator, so its cursor, longer than the connection.
+        """
         columns = "SELECT key, id, text, metadata, crc32 FROM documents"
         if among is None:
             yield from self._connection.execute(

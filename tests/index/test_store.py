@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import signal
 import sqlite3
@@ -443,6 +444,18 @@ def test_rows_that_are_not_as_written_are_found(tmp_path: Path, statement: str) 
     other.close()
     with DocumentStore.open(tmp_path) as store:
         assert store.verify()
+
+
+def test_a_reading_that_damage_ended_lets_go_of_the_store(tmp_path: Path) -> None:
+    path = closed_store(tmp_path)
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("UPDATE documents SET text = 'other' WHERE key = 5")
+    with DocumentStore.open(tmp_path, read_only=True) as store:
+        with pytest.raises(DamagedError) as caught:
+            list(store.documents())
+        assert caught.value.__traceback__ is not None  # which keeps what was being read
+    del caught
+    gc.collect()  # what a closed store makes fail here, pytest reports as an error of this test
 
 
 @pytest.mark.parametrize("value", [0.5, np.nan])
