@@ -463,12 +463,13 @@ def encoders(results: Results) -> str:
         "in eights",
         "speed",
     ]
-    counts = record["settings"]
+    settings = record["settings"]
+    queries, documents = settings["queries"], settings["documents"]
     note = (
-        f"\nQuora's {counts['queries']['quora']:,} dev queries over {counts['documents']['quora']:,} "
-        f"texts, QNLI's {counts['queries']['qnli']:,} questions over "
-        f"{counts['documents']['qnli']:,} sentences, {counts['stsb_pairs']:,} pairs of STS-B dev; in "
-        "brackets the paired difference to the first encoder with its 95% interval.\n"
+        f"\nQuora's {queries['quora']:,} dev queries over {documents['quora']:,} texts, QNLI's "
+        f"{queries['qnli']:,} questions over {documents['qnli']:,} sentences, "
+        f"{settings['stsb_pairs']:,} pairs of STS-B dev; in brackets the paired difference to the "
+        "first encoder with its 95% interval.\n"
     )
     return table_of(head, rows) + note + source(record)
 
