@@ -10,6 +10,8 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+TRAINING_LOSS = "training_loss"
+"""Measured in an evaluation, as `dev_loss` is, on the rows trained on."""
 _TIMINGS = ("_runtime", "_per_second", "_preparation_time")
 
 
@@ -17,8 +19,8 @@ class MetricsLog(TrainerCallback):  # type: ignore[misc]  # transformers is unty
     """Appends lines while training; a resumed run first drops those that it will write again.
 
     A line has `step`, `seconds` of training so far, and `loss`, `learning_rate` and
-    `gradient_norm`, or the scores of an evaluation under `dev_...`. A resumed run counts on from
-    the seconds of the last line that it keeps.
+    `gradient_norm`, or the scores of an evaluation under `dev_...` and its `training_loss` if
+    there is one. A resumed run counts on from the seconds of the last line that it keeps.
     """
 
     def __init__(self, path: Path, more: Callable[[], Mapping[str, Any]] = dict) -> None:
@@ -62,6 +64,8 @@ class MetricsLog(TrainerCallback):  # type: ignore[misc]  # transformers is unty
                 for name, value in logs.items()
                 if name.startswith("eval_") and not name.endswith(_TIMINGS)
             }
+            if TRAINING_LOSS in logs:
+                line[TRAINING_LOSS] = logs[TRAINING_LOSS]
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 

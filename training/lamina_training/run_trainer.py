@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformerTrainer
 from torch import Tensor, distributed, nn
 from torch.nn import functional
-from torch.utils.data import ConcatDataset, DataLoader
+from torch.utils.data import ConcatDataset, DataLoader, Dataset
 from transformers import PrinterCallback, Trainer, TrainerCallback
 
 from lamina_index.errors import DamagedError, LaminaError
@@ -296,6 +296,28 @@ class LossByLength(Trainer):  # type: ignore[misc]  # transformers is untyped to
 
 class ClassifierTrainer(RunTrainer, LossByLength):
     """Trains a classifier of transformers."""
+
+    def __init__(self, *, also_measured: Dataset[Any] | None = None, **options: Any) -> None:
+        """Prepare a run.
+
+        Args:
+            also_measured: Rows whose loss each evaluation adds to its own, as `training_loss`.
+            options: Of `RunTrainer`.
+        """
+        super().__init__(**options)
+        self._also_measured = also_measured
+
+    def evaluation_loop(self, *given: Any, **options: Any) -> Any:
+        found = super().evaluation_loop(*given, **options)
+        if self._also_measured is not None:
+            other = super().evaluation_loop(
+                self.get_eval_dataloader(self._also_measured),
+                description="Rows trained on",
+                prediction_loss_only=True,
+                metric_key_prefix="training",
+            )
+            found.metrics["training_loss"] = other.metrics["training_loss"]
+        return found
 
     def save_weights(self, folder: Path) -> None:
         self.model.save_pretrained(folder)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.data import ConcatDataset
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -49,6 +50,7 @@ def classification_trainer(
     model.to(arguments.device)
     return ClassifierTrainer(
         rows=plan,
+        also_measured=ConcatDataset(plan.sources) if config.training_loss else None,
         dropout=attention_dropout(model, config.attention_dropout),
         model=model,
         args=arguments,

@@ -321,11 +321,14 @@ class ClassificationConfig(_Config):
 
     Attributes:
         score: Which dev measure chooses the best checkpoint.
+        training_loss: At each evaluation measure the loss on the rows trained on too, without
+            dropout, as on the dev rows: what it is lower by is over-fitting.
     """
 
     task: Literal["classification"]
     data: LabelledData
     score: Literal["accuracy", "matthews", "f1"] = "accuracy"
+    training_loss: bool = False
 
 
 TrainConfig: TypeAlias = ContrastiveConfig | DistilConfig | ClassificationConfig

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("torch")  # never skipped in CI: see pytest_sessionstart
 sklearn_metrics = pytest.importorskip("sklearn.metrics")  # comes with sentence-transformers
 
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -18,9 +19,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from lamina_index.errors import LaminaError
 from lamina_training.classification_scores import classification_scores
 from lamina_training.metrics_log import read_metrics
+from lamina_training.text_sources import read_labelled_data
 from lamina_training.train import train
 from lamina_training.train_classification import Collator
-from lamina_training.train_config import TrainConfig
+from lamina_training.train_config import ClassificationConfig, TrainConfig
 from lamina_training.training_data import LabelledExample
 
 
@@ -68,6 +70,32 @@ def test_a_classifier_learns_and_its_folder_is_one_of_transformers(
     lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
     measured = next(line for line in lines if "dev_accuracy" in line)
     assert {"dev_loss", "dev_matthews", "dev_f1"} <= measured.keys()
+
+
+def test_each_evaluation_has_the_loss_on_the_rows_trained_on(
+    make_config: Callable[..., TrainConfig], tmp_path: Path
+) -> None:
+    few = {"file": "labelled.tsv", "columns": ["sentence"], "limit": 16}
+    config = make_config(
+        "classification",
+        run={"steps": 10, "evaluate_every": 5},
+        data={"train": few},
+        training_loss=True,
+    )
+    assert isinstance(config, ClassificationConfig)
+    train(config, tmp_path / "run", cache=tmp_path)
+    lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    measured = {line["step"]: line for line in lines if "dev_loss" in line}
+    assert measured.keys() == {0, 5, 10}
+    assert all("training_loss" in line for line in measured.values())
+    folder = tmp_path / "run" / "checkpoints" / "checkpoint-10"
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    collate = Collator(AutoTokenizer.from_pretrained(folder), config.encoder.max_tokens)
+    _, rows, _ = read_labelled_data(config.data)
+    with torch.no_grad():  # row by row, without padding
+        losses = [float(model(**collate([rows[n]])).loss) for n in range(len(rows))]
+    assert measured[10]["training_loss"] == pytest.approx(np.mean(losses), abs=1e-5)
+    assert measured[10]["training_loss"] != measured[10]["dev_loss"]
 
 
 def test_pairs_are_read_as_pairs_and_cut_to_length(base: Path) -> None:

@@ -316,7 +316,7 @@ def test_a_run_that_was_broken_off_goes_on(
 def test_a_classifier_has_its_dev_scores_and_drop_rates(
     settings: Settings, place: Place, study: Study
 ) -> None:
-    recipe = settings("classification", run={"steps": 4})
+    recipe = settings("classification", run={"steps": 4}, training_loss=True)
     del recipe["seed"]
     arms = {
         "none": {"title": "none"},
@@ -330,7 +330,9 @@ def test_a_classifier_has_its_dev_scores_and_drop_rates(
     assert run_study(found, place, origin="test", tell=lambda _: None) == 2
     plain, dropping = read_results(place.results).values()
     scores = [score for _, score in plain["dev"]]
-    assert plain["exits"]["kept"] == {"dev_last": scores[-1], "dev_best": max(scores)}
+    numbers = plain["exits"]["kept"]
+    assert (numbers["dev_last"], numbers["dev_best"]) == (scores[-1], max(scores))
+    assert numbers["loss_gap"] == pytest.approx(numbers["dev_loss"] - numbers["training_loss"])
     assert plain["drop_rates"] == []
     assert [len(layers) for _, layers in dropping["drop_rates"]] == [2] * 4
 

@@ -18,6 +18,9 @@ _QUALITY = {
     "quora_mrr": ("Quora MRR@10", 4),
     "dev_last": ("dev, last step", 2),
     "dev_best": ("dev, best step", 2),
+    "dev_loss": ("dev loss", 3),
+    "training_loss": ("training loss", 3),
+    "loss_gap": ("dev loss - training loss", 3),
 }
 _GEOMETRY = {
     "alignment": ("alignment", 3),

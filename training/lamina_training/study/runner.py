@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from lamina_training.encoder_folder import find_encoder, load_encoder
-from lamina_training.metrics_log import read_metrics
+from lamina_training.metrics_log import TRAINING_LOSS, read_metrics
 from lamina_training.run_folder import METRICS_FILE, RUN_FILE
 from lamina_training.starting_encoder import starting_encoder
 from lamina_training.study.definition import Cell, Study, cells_of
@@ -120,8 +120,7 @@ def _run(cell: Cell, study: Study, tasks: StudyTasks | None, place: Place) -> di
     line["dev"] = _dev_curve(log, _deciding(cell))
     line["drop_rates"] = _drop_rates(log)
     if tasks is None:
-        scores = [score for _, score in line["dev"]]
-        line["exits"] = {"kept": {"dev_last": scores[-1], "dev_best": max(scores)}}
+        line["exits"] = {"kept": _of_classifier(log, _deciding(cell))}
     else:
         model = _encoder(cell, folder, place.cache)
         line["exits"] = measure_encoder(model, tasks, cell.exits, study.measure)
@@ -146,6 +145,21 @@ def _dev_curve(log: Sequence[Mapping[str, Any]], name: str | None) -> list[tuple
     """Steps and deciding dev scores, the first before any training."""
     key = f"dev_{name}"
     return [(line["step"], round(line[key], 6)) for line in log if key in line]
+
+
+def _of_classifier(log: Sequence[Mapping[str, Any]], name: str | None) -> dict[str, float]:
+    """Give a classifier's dev scores, and the losses at the last step."""
+    scores = [score for _, score in _dev_curve(log, name)]
+    last = next(line for line in reversed(log) if "dev_loss" in line)
+    numbers = {
+        "dev_last": scores[-1],
+        "dev_best": max(scores),
+        "dev_loss": last["dev_loss"],
+    }
+    if TRAINING_LOSS in last:
+        numbers["training_loss"] = last[TRAINING_LOSS]
+        numbers["loss_gap"] = last["dev_loss"] - last[TRAINING_LOSS]
+    return {measure: round(value, 6) for measure, value in numbers.items()}
 
 
 def _drop_rates(log: Sequence[Mapping[str, Any]]) -> list[tuple[int, list[float]]]:
