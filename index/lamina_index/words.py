@@ -11,7 +11,6 @@ import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +36,6 @@ MAX_WORDS = 64
 _K1, _B = 1.2, 0.75  # FTS5's own, which cannot be changed
 _LEAST_IDF = 1e-6
 _COMMON = 1024
-
-L = TypeVar("L", float, NDArray[np.float64])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,31 +69,33 @@ class WordQuery:
     documents: int
     mean_length: float
 
-    def score(self, terms: Sequence[str], words: Sequence[QueryWord]) -> float:
-        """BM25 of a text for some words, by the same formula and constants as FTS5's.
+    def scores(
+        self, texts: Sequence[Sequence[str]], words: Sequence[QueryWord]
+    ) -> NDArray[np.float64]:
+        """BM25 (n,) of texts for some words, by the same formula and constants as FTS5's.
 
         Args:
-            terms: Those of the text, in order.
+            texts: n times the terms of a text, in order.
             words: Words of this query.
 
         Source: Robertson & Zaragoza 2009, "The Probabilistic Relevance Framework", eq. 3.15.
         Departs from it as FTS5 does: the weight of a word is never below 1e-6.
         """
-        norm = self.norm(float(len(terms)))
-        total = 0.0
-        for word in words:
-            if count := terms.count(word.folded):
-                total += self.weight(word.frequency) * count * (_K1 + 1) / (count + norm)
-        return total
+        norms = self.norm(np.array([len(terms) for terms in texts], np.float64))
+        scores = np.zeros(len(texts))
+        for word in words:  # in one order, so that a score does not depend on the other texts
+            counts = np.array([terms.count(word.folded) for terms in texts], np.float64)
+            scores += self.weight(word.frequency) * counts * (_K1 + 1) / (counts + norms)
+        return scores
 
     def weight(self, frequency: int) -> float:
         """The weight (idf) of a word that so many documents have."""
         absent = self.documents - frequency
         return max(_LEAST_IDF, math.log((absent + 0.5) / (frequency + 0.5)))
 
-    def norm(self, length: L) -> L:
-        """What a text's number of words, or each of many (n,), makes of its words' counts."""
-        return _K1 * (1 - _B + _B * length / self.mean_length)
+    def norm(self, lengths: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What the numbers of words (n,) of texts make of their words' counts."""
+        return _K1 * (1 - _B + _B * lengths / self.mean_length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +197,9 @@ class WordSearch:
         Rows are read in the given order until `WINDOW_CHARACTERS` are; the others are left out.
         """
         everything = query.leading + query.common
-        found = {}
-        for key, folded in _texts(reading.words(), keys):
-            if score := query.score(folded, everything):
-                found[key] = score
-        return found
+        read = _texts(reading.words(), keys)
+        scores = query.scores([terms for _, terms in read], everything)
+        return {key: score for (key, _), score in zip(read, scores.tolist(), strict=True) if score}
 
     def _candidates(
         self,
@@ -242,8 +239,8 @@ class WordSearch:
         keys: NDArray[np.int64],
     ) -> None:
         """Add the share of the common words to the scores of the window's rows."""
-        for place, (_, folded) in enumerate(_texts(words, keys[:WINDOW].tolist())):
-            scores[place] += query.score(folded, query.common)
+        texts = [terms for _, terms in _texts(words, keys[:WINDOW].tolist())]
+        scores[: len(texts)] += query.scores(texts, query.common)
 
 
 class _CommonWords:
@@ -322,5 +319,8 @@ def _counts(words: WordReading, folded: str) -> tuple[NDArray[np.int64], NDArray
     """Keys (n,) of the documents that have a word, ascending, and how often each (n,)."""
     terms = folded.split()
     places = words.places(folded) if len(terms) == 1 else words.phrase_places(terms)
-    starts = np.flatnonzero(np.diff(places, prepend=-1))
-    return places[starts], np.diff(starts, append=len(places))
+    new = np.empty(len(places) + 1, np.bool_)
+    new[:1], new[-1:] = True, True
+    np.not_equal(places[1:], places[:-1], out=new[1:-1])
+    starts = np.flatnonzero(new)
+    return places[starts[:-1]], starts[1:] - starts[:-1]
