@@ -27,6 +27,7 @@ from lamina_training.agreement import check_parity
 from lamina_training.build_encoder import build_encoder
 from lamina_training.dev_retrieval import RetrievalTask, read_quora, sample_task, score_retrieval
 from lamina_training.embedding import encode_with
+from lamina_training.encoder_card import card_text
 from lamina_training.encoder_folder import find_encoder, load_encoder
 from lamina_training.export import export_encoder
 from lamina_training.graph import GraphRunner, export_fp32, open_session
@@ -397,6 +398,25 @@ def test_a_run_of_lamina_train_is_named_in_manifest_and_card(stripped: Path) -> 
     card = (stripped / "README.md").read_text()
     assert "Trained from `sentence-transformers/all-MiniLM-L6-v2`" in card
     assert "task contrastive, seed 7, on `pairs.tsv` (sha256 abababababab)" in card
+
+
+def test_the_card_of_a_distilled_encoder_names_teacher_and_layers(
+    run: Path, tmp_path: Path, stripped: Path
+) -> None:
+    folder = save_run(run.parent / "base", tmp_path / "run")
+    config = {
+        "encoder": {"base": "all-MiniLM-L6-v2", "layers": [0, 2, 5]},
+        "task": "distil",
+        "distil": {"teacher": "all-MiniLM-L6-v2"},
+        "seed": 7,
+    }
+    (folder / "run.json").write_text(json.dumps(RUN_FACTS | {"config": config}))
+    provenance = load_source(str(folder), cache=tmp_path, strip="mean").provenance
+    manifest = EncoderManifest.read(stripped / "encoder.json")
+    manifest = manifest.model_copy(update={"provenance": manifest.provenance | provenance})
+    card = card_text(manifest, with_weights=False)
+    assert "from layers 0, 2, 5 of the base alone" in card
+    assert "task distil (to embed as `all-MiniLM-L6-v2` does), seed 7" in card
 
 
 def test_a_run_that_does_not_say_what_it_was_is_refused(run: Path, tmp_path: Path) -> None:

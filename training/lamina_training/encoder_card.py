@@ -119,8 +119,13 @@ def _training(manifest: EncoderManifest) -> str:
         files = ", ".join(
             f"`{name}` (sha256 {digest[:12]})" for name, digest in training["data_sha256"].items()
         )
+        begun = of = ""
+        if layers := training.get("layers"):
+            begun = f", from layers {', '.join(map(str, layers))} of the base alone"
+        if teacher := training.get("teacher"):
+            of = f" (to embed as `{teacher}` does)"
         text += (
-            f"\nThen trained further with `lamina train`, task {training['task']}, seed "
+            f"\nThen trained further with `lamina train`{begun}: task {training['task']}{of}, seed "
             f"{training['seed']}, on {files}; whoever publishes it adds these data's terms.\n"
         )
     return text

@@ -307,16 +307,24 @@ def _training(folder: Path) -> dict[str, Any]:
     run = read_json(path)
     try:
         config = run["config"]
-        base = str(config["encoder"]["base"])
+        layers, distil = config["encoder"].get("layers"), config.get("distil")
         return {
-            "base": Path(base).name if Path(base).is_dir() or Path(base).is_absolute() else base,
+            "base": _without_place(config["encoder"]["base"]),
+            **({"layers": layers} if layers else {}),
             "task": config["task"],
+            **({"teacher": _without_place(distil["teacher"])} if distil else {}),
             "seed": config["seed"],
             "data_sha256": run["data"],
             "versions": run["versions"],
         }
     except (KeyError, TypeError) as error:
         raise ExportError(f"{path}: not what `lamina train` writes (no {error})") from error
+
+
+def _without_place(model: str) -> str:
+    """A model's name; of a folder its last part, since its place is nobody else's business."""
+    path = Path(model)
+    return path.name if path.is_dir() or path.is_absolute() else model
 
 
 def _prompts(folder: Path, loaded: Any) -> Prompts:
