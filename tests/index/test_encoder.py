@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +31,13 @@ TEXTS = [
 ]
 
 
+@pytest.fixture(scope="module", params=sorted(path.name for path in BUNDLED_ENCODERS.iterdir()))
+def bundled_encoder(request: pytest.FixtureRequest) -> Iterator[OnnxEncoder]:
+    """Each encoder that comes with Lamina."""
+    with closing(OnnxEncoder.load(request.param)) as encoder:
+        yield encoder
+
+
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
     """A copy of the bundled encoder that a test may damage."""
@@ -45,21 +54,21 @@ def rewrite_manifest(folder: Path, **changes: object) -> None:
     manifest.model_copy(update={"precisions": precisions}).write(folder / "encoder.json")
 
 
-def test_embeddings_are_unit_rows(default_encoder: OnnxEncoder) -> None:
-    embeddings = default_encoder.encode(TEXTS, role="document").embeddings
-    assert embeddings.shape == (len(TEXTS), default_encoder.dimension)
+def test_embeddings_are_unit_rows(bundled_encoder: OnnxEncoder) -> None:
+    embeddings = bundled_encoder.encode(TEXTS, role="document").embeddings
+    assert embeddings.shape == (len(TEXTS), bundled_encoder.dimension)
     np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), 1.0, atol=1e-5)
 
 
-def test_paraphrases_are_nearer_than_strangers(default_encoder: OnnxEncoder) -> None:
-    question, paraphrase, stranger = default_encoder.encode(TEXTS[:3], role="query").embeddings
+def test_paraphrases_are_nearer_than_strangers(bundled_encoder: OnnxEncoder) -> None:
+    question, paraphrase, stranger = bundled_encoder.encode(TEXTS[:3], role="query").embeddings
     assert question @ paraphrase > 0.8 > 0.4 > question @ stranger
 
 
-def test_batch_mates_do_not_change_an_embedding(default_encoder: OnnxEncoder) -> None:
-    together = default_encoder.encode([*TEXTS, "word " * 500], role="document").embeddings
+def test_batch_mates_do_not_change_an_embedding(bundled_encoder: OnnxEncoder) -> None:
+    together = bundled_encoder.encode([*TEXTS, "word " * 500], role="document").embeddings
     for text, embedding in zip(TEXTS, together, strict=False):
-        alone = default_encoder.encode([text], role="document").embeddings[0]
+        alone = bundled_encoder.encode([text], role="document").embeddings[0]
         np.testing.assert_array_equal(embedding, alone)
 
 

@@ -82,9 +82,11 @@ def test_fingerprint_covers_all_that_decides_a_vector(bundled: EncoderManifest) 
     assert bundled.model_copy(update={"name": "renamed"}).fingerprint_of("graph") == reference
 
 
-def test_bundled_fingerprints_are_those_of_their_files(bundled: EncoderManifest) -> None:
-    for file in bundled.precisions.values():
-        assert file.fingerprint == bundled.fingerprint_of(file.sha256)
+@pytest.mark.parametrize("name", sorted(path.name for path in BUNDLED_ENCODERS.iterdir()))
+def test_bundled_fingerprints_are_those_of_their_files(name: str) -> None:
+    manifest = EncoderManifest.read(BUNDLED_ENCODERS / name / "encoder.json")
+    for file in manifest.precisions.values():
+        assert file.fingerprint == manifest.fingerprint_of(file.sha256)
 
 
 def test_vectors_survive_their_text_form() -> None:

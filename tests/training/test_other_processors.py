@@ -15,6 +15,7 @@ pytest.importorskip("torch")  # never skipped in CI: see pytest_sessionstart
 
 from onnx import TensorProto, helper, numpy_helper
 
+from lamina_index.encoder_files import BUNDLED_ENCODERS
 from lamina_training.int8 import Int8Recipe, quantize_int8
 
 QEMU = shutil.which("qemu-x86_64")
@@ -35,10 +36,10 @@ feed = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
 np.save(sys.argv[2], session.run(["token_embeddings"], feed)[0])
 """
 LOAD = """
-import numpy as np
+import sys, numpy as np
 from lamina_index.encoder import OnnxEncoder
 from lamina_index.manifest import decode_vector
-encoder = OnnxEncoder.load("default", precision="int8", threads=1)
+encoder = OnnxEncoder.load(sys.argv[1], precision="int8", threads=1)
 found = encoder.encode(encoder.manifest.probes, role="document").embeddings
 expected = encoder.manifest.precisions["int8"].probe_vectors
 print(min(float(np.vecdot(row, decode_vector(text))) for row, text in zip(found, expected)))
@@ -47,10 +48,11 @@ print(float(np.abs(found - np.stack(alone)).max()))
 """
 
 
-def test_the_bundled_encoder_gives_its_own_vectors_in_any_batch() -> None:
+@pytest.mark.parametrize("name", sorted(path.name for path in BUNDLED_ENCODERS.iterdir()))
+def test_a_bundled_encoder_gives_its_own_vectors_in_any_batch(name: str) -> None:
     """Loading proves the probes; constant input scales leave next to no rounding to differ in."""
     done = subprocess.run(
-        [*WITHOUT_VNNI, "-c", LOAD], capture_output=True, text=True, check=False, timeout=600
+        [*WITHOUT_VNNI, "-c", LOAD, name], capture_output=True, text=True, check=False, timeout=600
     )
     assert done.returncode == 0, done.stderr
     cosine, difference = map(float, done.stdout.split())
