@@ -22,6 +22,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback
 from lamina_index.errors import DamagedError, LaminaError
 from lamina_training.attention_dropout import AttendOut, AttentionDropout, PolicyGradient
 from lamina_training.by_length import ByLength
+from lamina_training.metrics_log import TRAINING_LOSS
 from lamina_training.run_rows import RunRows
 from lamina_training.training_state import (
     load_optimizer,
@@ -314,9 +315,9 @@ class ClassifierTrainer(RunTrainer, LossByLength):
                 self.get_eval_dataloader(self._also_measured),
                 description="Rows trained on",
                 prediction_loss_only=True,
-                metric_key_prefix="training",
+                metric_key_prefix="training",  # which makes it TRAINING_LOSS
             )
-            found.metrics["training_loss"] = other.metrics["training_loss"]
+            found.metrics[TRAINING_LOSS] = other.metrics[TRAINING_LOSS]
         return found
 
     def save_weights(self, folder: Path) -> None:
