@@ -1,4 +1,4 @@
-"""Gather the texts that the bundled encoders are distilled on, and may be: their terms allow it.
+"""Gather texts to distil an encoder on that may be bundled: their terms allow it.
 
 python training/recipes/distil_texts.py ../shared/data build/distil/texts.tsv
 
