@@ -291,18 +291,21 @@ class Distil(_Table):
             A student of another dimension gets a linear map for it, which is not kept.
         similarity_weight: Of the divergence between the two distributions over the batch's other
             texts by similarity.
+        token_weight: Of 1 - cosine between the two last layers' states of each token. The teacher
+            then reads each batch beside the student, and must have its tokenizer.
         temperature: Of both distributions.
     """
 
     teacher: str
     vector_weight: Weight = 1.0
     similarity_weight: Weight = 1.0
+    token_weight: Weight = 0.0
     temperature: Annotated[float, Field(gt=0)] = 0.05
 
     @model_validator(mode="after")
     def _has_a_term(self) -> Self:
-        if self.vector_weight == 0 and self.similarity_weight == 0:
-            raise ValueError("vector_weight and similarity_weight: one must be above 0")
+        if not (self.vector_weight or self.similarity_weight or self.token_weight):
+            raise ValueError("vector_weight, similarity_weight, token_weight: one must be above 0")
         return self
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import datasets
 from accelerate import PartialState
@@ -12,12 +13,13 @@ from transformers import TrainerCallback
 from lamina_training.attention_dropout import attention_dropout
 from lamina_training.dev_scores import DevScores, read_dev
 from lamina_training.distil_loss import DistilLoss
+from lamina_training.encoder_folder import find_encoder, load_encoder
 from lamina_training.run_rows import plan_rows
 from lamina_training.run_trainer import EncoderTrainer
 from lamina_training.starting_encoder import starting_encoder
 from lamina_training.teacher_embeddings import teacher_embeddings
 from lamina_training.text_sources import read_texts
-from lamina_training.train_config import DistilConfig
+from lamina_training.train_config import DistilConfig, TrainConfigError
 from lamina_training.training_arguments import Setting, make_arguments
 
 
@@ -50,6 +52,9 @@ def distil_trainer(
         model,
         teacher,
         **config.distil.model_dump(exclude={"teacher"}),
+        token_teacher=_token_teacher(config, model, setting)
+        if config.distil.token_weight
+        else None,
         gather_across_devices=setting.processes > 1,
     )
     return EncoderTrainer(
@@ -63,3 +68,14 @@ def distil_trainer(
         evaluator=DevScores(dev) if config.dev.deciding else None,
         callbacks=list(callbacks),
     )
+
+
+def _token_teacher(config: DistilConfig, model: Any, setting: Setting) -> Any:
+    """The teacher's transformer, frozen, on the student's device."""
+    teacher = load_encoder(find_encoder(config.distil.teacher, cache=setting.cache))
+    if teacher.tokenizer.get_vocab() != model.tokenizer.get_vocab():
+        raise TrainConfigError(
+            f"distil.token_weight: the tokenizer of teacher {config.distil.teacher} has other "
+            "tokens than the student's, so their states are not of the same tokens; set it to 0"
+        )
+    return teacher[0].requires_grad_(False).eval().to(model.device)

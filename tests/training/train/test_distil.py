@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,10 @@ import pytest
 
 torch = pytest.importorskip("torch")  # never skipped in CI: see pytest_sessionstart
 
+from lamina_index.errors import LaminaError
+from lamina_training.build_encoder import reinitialize_layers
 from lamina_training.distil_loss import DistilLoss, similarity_divergence
+from lamina_training.encoder_folder import find_encoder, load_encoder
 from lamina_training.metrics_log import read_metrics
 from lamina_training.teacher_embeddings import teacher_embeddings
 from lamina_training.train import train
@@ -85,6 +89,49 @@ def test_a_student_of_another_width_gets_a_projection_for_training_only(
         Fixed(torch.eye(3)), torch.eye(5), vector_weight=1, similarity_weight=1, temperature=1
     )
     assert [tuple(p.shape) for p in loss.projection.parameters()] == [(5, 3)]
+
+
+def test_tokens_are_compared_without_padding_and_the_teacher_is_not_trained(
+    base: Path, tmp_path: Path
+) -> None:
+    student, teacher = (load_encoder(find_encoder(str(base), cache=tmp_path)) for _ in range(2))
+    reinitialize_layers(student[0].auto_model, 1)
+    loss = DistilLoss(
+        student,
+        torch.zeros(3, student.get_embedding_dimension()),
+        vector_weight=0,
+        similarity_weight=0,
+        temperature=1,
+        token_weight=2.0,
+        token_teacher=teacher[0],
+    )
+    texts = ["the cat", "a dog runs fast in the red house", "why"]
+    found = loss([student.preprocess(texts)], torch.arange(3))
+    distances: list[torch.Tensor] = []
+    for text in texts:
+        alone = [
+            model(model.preprocess([text]))["token_embeddings"][0] for model in (student, teacher)
+        ]
+        distances.append(1 - torch.cosine_similarity(*alone, dim=1))
+    expected = 2 * float(torch.cat(distances).mean().detach())
+    assert float(found.detach()) == pytest.approx(expected, abs=1e-5)
+    found.backward()
+    assert all(weight.grad is None for weight in teacher.parameters())
+    assert any(weight.grad is not None for weight in student.parameters())
+    assert {id(weight) for weight in loss.parameters()} == {id(w) for w in student.parameters()}
+
+
+def test_tokens_of_another_tokenizer_are_refused(
+    make_config: Callable[..., TrainConfig], make_tiny_bert: Callable[..., Path], tmp_path: Path
+) -> None:
+    other = make_tiny_bert(tmp_path / "other")
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["zebra"] = vocabulary.pop("cat")
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    config = make_config("distil", distil={"teacher": str(other), "token_weight": 1.0})
+    with pytest.raises(LaminaError, match="has other tokens than the student's"):
+        train(config, tmp_path / "run", cache=tmp_path)
 
 
 def test_teacher_embeddings_are_computed_once(
