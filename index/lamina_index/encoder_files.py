@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 BUNDLED_ENCODERS = Path(__file__).parent / "encoders"
 
 
+def bundled_encoders() -> list[str]:
+    """Names of the encoders that come with Lamina."""
+    return sorted(path.name for path in BUNDLED_ENCODERS.iterdir() if path.is_dir())
+
+
 def encoder_folder(name_or_path: str | Path) -> Path:
     """Find an encoder: the name of a bundled one, or a folder.
 
@@ -28,7 +33,7 @@ def encoder_folder(name_or_path: str | Path) -> Path:
         return bundled
     folder = Path(name_or_path)
     if not (folder / "encoder.json").is_file():
-        names = ", ".join(sorted(path.name for path in BUNDLED_ENCODERS.iterdir() if path.is_dir()))
+        names = ", ".join(bundled_encoders())
         raise EncoderLoadError(
             f"{name_or_path}: no encoder.json there and no bundled encoder of that name "
             f"(bundled: {names or 'none'}); make one with `lamina export`"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lamina_index.encoder import OnnxEncoder
-from lamina_index.encoder_files import BUNDLED_ENCODERS, encoder_folder
+from lamina_index.encoder_files import BUNDLED_ENCODERS, bundled_encoders, encoder_folder
 from lamina_index.errors import (
     DeviceError,
     EncoderLoadError,
@@ -31,7 +31,7 @@ TEXTS = [
 ]
 
 
-@pytest.fixture(scope="module", params=sorted(path.name for path in BUNDLED_ENCODERS.iterdir()))
+@pytest.fixture(scope="module", params=bundled_encoders())
 def bundled_encoder(request: pytest.FixtureRequest) -> Iterator[OnnxEncoder]:
     """Each encoder that comes with Lamina."""
     with closing(OnnxEncoder.load(request.param)) as encoder:

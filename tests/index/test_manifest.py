@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lamina_index.encoder_files import BUNDLED_ENCODERS
+from lamina_index.encoder_files import BUNDLED_ENCODERS, bundled_encoders
 from lamina_index.errors import FormatError
 from lamina_index.manifest import (
     EncoderManifest,
@@ -82,7 +82,7 @@ def test_fingerprint_covers_all_that_decides_a_vector(bundled: EncoderManifest) 
     assert bundled.model_copy(update={"name": "renamed"}).fingerprint_of("graph") == reference
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in BUNDLED_ENCODERS.iterdir()))
+@pytest.mark.parametrize("name", bundled_encoders())
 def test_bundled_fingerprints_are_those_of_their_files(name: str) -> None:
     manifest = EncoderManifest.read(BUNDLED_ENCODERS / name / "encoder.json")
     for file in manifest.precisions.values():

@@ -15,7 +15,7 @@ pytest.importorskip("torch")  # never skipped in CI: see pytest_sessionstart
 
 from onnx import TensorProto, helper, numpy_helper
 
-from lamina_index.encoder_files import BUNDLED_ENCODERS
+from lamina_index.encoder_files import bundled_encoders
 from lamina_training.int8 import Int8Recipe, quantize_int8
 
 QEMU = shutil.which("qemu-x86_64")
@@ -48,7 +48,7 @@ print(float(np.abs(found - np.stack(alone)).max()))
 """
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in BUNDLED_ENCODERS.iterdir()))
+@pytest.mark.parametrize("name", bundled_encoders())
 def test_a_bundled_encoder_gives_its_own_vectors_in_any_batch(name: str) -> None:
     """Loading proves the probes; constant input scales leave next to no rounding to differ in."""
     done = subprocess.run(

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformerTrainer
 from torch import Tensor, distributed, nn
 from torch.nn import functional
-from torch.utils.data import ConcatDataset, DataLoader, Dataset
+from torch.utils.data import ConcatDataset, DataLoader
 from transformers import PrinterCallback, Trainer, TrainerCallback
 
 from lamina_index.errors import DamagedError, LaminaError
@@ -298,21 +298,21 @@ class LossByLength(Trainer):  # type: ignore[misc]  # transformers is untyped to
 class ClassifierTrainer(RunTrainer, LossByLength):
     """Trains a classifier of transformers."""
 
-    def __init__(self, *, also_measured: Dataset[Any] | None = None, **options: Any) -> None:
+    def __init__(self, *, training_loss: bool = False, **options: Any) -> None:
         """Prepare a run.
 
         Args:
-            also_measured: Rows whose loss each evaluation adds to its own, as `training_loss`.
+            training_loss: Whether each evaluation measures the loss on the rows trained on too.
             options: Of `RunTrainer`.
         """
         super().__init__(**options)
-        self._also_measured = also_measured
+        self._training_loss = training_loss
 
     def evaluation_loop(self, *given: Any, **options: Any) -> Any:
         found = super().evaluation_loop(*given, **options)
-        if self._also_measured is not None:
+        if self._training_loss:
             other = super().evaluation_loop(
-                self.get_eval_dataloader(self._also_measured),
+                self.get_eval_dataloader(ConcatDataset(self._rows.sources)),
                 description="Rows trained on",
                 prediction_loss_only=True,
                 metric_key_prefix="training",  # which makes it TRAINING_LOSS

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import ConcatDataset
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -50,7 +49,7 @@ def classification_trainer(
     model.to(arguments.device)
     return ClassifierTrainer(
         rows=plan,
-        also_measured=ConcatDataset(plan.sources) if config.training_loss else None,
+        training_loss=config.training_loss,
         dropout=attention_dropout(model, config.attention_dropout),
         model=model,
         args=arguments,

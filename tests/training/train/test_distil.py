@@ -121,6 +121,21 @@ def test_tokens_are_compared_without_padding_and_the_teacher_is_not_trained(
     assert {id(weight) for weight in loss.parameters()} == {id(w) for w in student.parameters()}
 
 
+def test_tokens_of_another_width_get_a_projection_of_their_own(base: Path, tmp_path: Path) -> None:
+    student = load_encoder(find_encoder(str(base), cache=tmp_path))
+    loss = DistilLoss(
+        student,
+        torch.eye(5),
+        vector_weight=0,
+        similarity_weight=0,
+        temperature=1,
+        token_weight=1,
+        token_teacher=Fixed(torch.eye(5)),
+    )
+    width = student.get_embedding_dimension()
+    assert [tuple(p.shape) for p in loss.token_projection.parameters()] == [(5, width)]
+
+
 def test_tokens_of_another_tokenizer_are_refused(
     make_config: Callable[..., TrainConfig], make_tiny_bert: Callable[..., Path], tmp_path: Path
 ) -> None:

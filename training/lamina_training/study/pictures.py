@@ -35,9 +35,7 @@ def _curves(found: StudyResults, arms: Sequence[str]) -> str | None:
     curves = []
     for name in arms:
         runs = [dict(line["dev"]) for line in found.of_arm(name).values()]
-        steps = sorted(
-            set[int]().intersection(*runs) if not runs else set(runs[0]).intersection(*runs)
-        )
+        steps = _shared_steps(runs)
         if not steps:
             continue
         points = [estimate([run[step] for run in runs]) for step in steps]
@@ -107,7 +105,7 @@ def _drops(found: StudyResults, arm: str) -> str | None:
     runs: list[Mapping[int, Any]] = [
         dict(line["drop_rates"]) for line in found.of_arm(arm).values()
     ]
-    steps = sorted(set(runs[0]).intersection(*runs)) if runs else []
+    steps = _shared_steps(runs)
     if len(steps) < 2:
         return None
     rates = np.mean([[run[step] for step in steps] for run in runs], axis=0)  # (steps, layers)

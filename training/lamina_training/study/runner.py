@@ -120,7 +120,7 @@ def _run(cell: Cell, study: Study, tasks: StudyTasks | None, place: Place) -> di
     line["dev"] = _dev_curve(log, _deciding(cell))
     line["drop_rates"] = _drop_rates(log)
     if tasks is None:
-        line["exits"] = {"kept": _of_classifier(log, _deciding(cell))}
+        line["exits"] = {"kept": _of_classifier(log, line["dev"])}
     else:
         model = _encoder(cell, folder, place.cache)
         line["exits"] = measure_encoder(model, tasks, cell.exits, study.measure)
@@ -147,9 +147,11 @@ def _dev_curve(log: Sequence[Mapping[str, Any]], name: str | None) -> list[tuple
     return [(line["step"], round(line[key], 6)) for line in log if key in line]
 
 
-def _of_classifier(log: Sequence[Mapping[str, Any]], name: str | None) -> dict[str, float]:
-    """Give a classifier's dev scores, and the losses at the last step."""
-    scores = [score for _, score in _dev_curve(log, name)]
+def _of_classifier(
+    log: Sequence[Mapping[str, Any]], dev: Sequence[tuple[int, float]]
+) -> dict[str, float]:
+    """Give the last and the best of a classifier's dev scores, and its losses at the last step."""
+    scores = [score for _, score in dev]
     last = next(line for line in reversed(log) if "dev_loss" in line)
     numbers = {
         "dev_last": scores[-1],
