@@ -307,10 +307,11 @@ def _training(folder: Path) -> dict[str, Any]:
     run = read_json(path)
     try:
         config = run["config"]
-        layers, distil = config["encoder"].get("layers"), config.get("distil")
+        encoder, distil = config["encoder"], config.get("distil")
+        kept = {name: encoder.get(name) for name in ("layers", "intermediate_size")}
         return {
-            "base": _without_place(config["encoder"]["base"]),
-            **({"layers": layers} if layers else {}),
+            "base": _without_place(encoder["base"]),
+            **{name: value for name, value in kept.items() if value},
             "task": config["task"],
             **({"teacher": _without_place(distil["teacher"])} if distil else {}),
             "seed": config["seed"],

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import datasets
+import torch
 from accelerate import PartialState
 from sentence_transformers import SentenceTransformerTrainingArguments
 from transformers import TrainerCallback
@@ -78,4 +79,8 @@ def _token_teacher(config: DistilConfig, model: Any, setting: Setting) -> Any:
             f"distil.token_weight: the tokenizer of teacher {config.distil.teacher} has other "
             "tokens than the student's, so their states are not of the same tokens; set it to 0"
         )
-    return teacher[0].requires_grad_(False).eval().to(model.device)
+    transformer = teacher[0].requires_grad_(False).eval().to(model.device)
+    if config.run.precision == "bf16":  # the trainer's own autocast ends at the student
+        autocast = torch.autocast(model.device.type, torch.bfloat16)
+        transformer.forward = autocast(transformer.forward)
+    return transformer
