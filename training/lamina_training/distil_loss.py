@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from sentence_transformers.base.losses.merged_forward import merge_feature_batches
 from sentence_transformers.util import all_gather, get_rank
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lamina_training.build_encoder import layers_of
 from lamina_training.by_length import ByLength
 from lamina_training.gathering import gather_rows
 
@@ -50,56 +52,114 @@ def similarity_divergence(
     return functional.kl_div(logs[0], logs[1], log_target=True, reduction="batchmean")
 
 
-def token_distance(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
-    """Sum 1 - cosine over the tokens of texts.
+def unexplained_variance(passes: Iterable[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
+    """Tell which share of the variance of a teacher's states the student's miss.
+
+    sum |student - teacher|^2 / sum |teacher - its mean|^2, over all tokens: 0 for equal states, 1
+    for the best that is the same for all tokens. It minds the lengths of states, which are the
+    weights of tokens in their mean, and counts layers of large and of small states alike.
 
     Args:
-        student: (B, T, H) states.
-        teacher: (B, T, H) states.
-        mask: (B, T), 1 where there is a token.
+        passes: The student's states (B, T, H), the teacher's, and a mask (B, T) that is 1 where
+            there is a token, of each pass over a part of the batch.
 
     Returns:
         A scalar.
     """
-    cosines = functional.cosine_similarity(student.float(), teacher.float(), dim=-1)
-    return ((1 - cosines) * mask).sum()
+    parts = [(own[mask.bool()], its[mask.bool()]) for own, its, mask in passes]
+    student, teacher = (torch.cat(states).float() for states in zip(*parts, strict=True))
+    return (student - teacher).square().sum() / (teacher - teacher.mean(dim=0)).square().sum()
+
+
+class LayerStates:
+    """What some layers of a transformer put out, each time that it runs."""
+
+    def __init__(self, transformer: Any, layers: Sequence[int]) -> None:
+        """Listen to layers, counted from 0."""
+        stack = layers_of(transformer)
+        self._found: dict[int, Tensor] = {}
+        for place, number in enumerate(layers):
+            stack[number].register_forward_hook(self._keeper(place))
+
+    def take(self) -> list[Tensor]:
+        """Give the states (B, T, H) of the last run, layer by layer, and forget them."""
+        found, self._found = self._found, {}
+        return [found[place] for place in sorted(found)]
+
+    def _keeper(self, place: int) -> Any:
+        def keep(module: nn.Module, given: Any, output: Any) -> None:
+            self._found[place] = output[0] if isinstance(output, tuple) else output
+
+        return keep
+
+
+class Teacher:
+    """A teacher that reads each batch beside the student."""
+
+    def __init__(self, model: Any, layers: Sequence[int], *, precision: str = "fp32") -> None:
+        """Freeze a teacher.
+
+        Args:
+            model: A SentenceTransformer.
+            layers: Whose states to give.
+            precision: `bf16` computes under autocast; the trainer's own ends at the student.
+        """
+        self.model = model.requires_grad_(False).eval()
+        self.layers = tuple(layers)
+        self._states = LayerStates(model[0].auto_model, layers)
+        self._bf16 = precision == "bf16"
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """Of its embeddings and of its tokens' states."""
+        return self.model.get_embedding_dimension(), self.model[0].get_embedding_dimension()
+
+    def read(self, features: Mapping[str, Any]) -> tuple[Tensor, list[Tensor]]:
+        """Give the embeddings (B, D) of a batch and the states (B, T, H) of each layer."""
+        device = features["input_ids"].device.type
+        with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=self._bf16):
+            embeddings: Tensor = self.model(dict(features))["sentence_embedding"]
+        return embeddings.float(), self._states.take()
 
 
 class DistilLoss(nn.Module):
     """The weighted sum of what a student's embeddings and tokens lack to be its teacher's.
 
     vector_weight * (1 - cosine of embeddings) + similarity_weight * similarity divergence +
-    token_weight * mean over all tokens of (1 - cosine of the last layers' states).
+    token_weight * unexplained variance of the tokens' states, averaged over the layers compared.
 
-    The trainer passes the dataset's `label` column as `labels`: (B,) places of the texts in the
-    teacher's embeddings. A student of another width is mapped to the teacher's for the first and
-    the last term.
+    A teacher that reads each batch beside the student gives all of it. Without tokens its
+    embeddings suffice, computed once: the trainer passes the dataset's `label` column as `labels`,
+    (B,) places of the texts in them. A student of another width is mapped to the teacher's for the
+    first and the last term.
     """
 
     def __init__(
         self,
         model: Any,
-        teacher: Tensor,
+        teacher: Tensor | Teacher,
         *,
         vector_weight: float,
         similarity_weight: float,
         temperature: float,
         token_weight: float = 0.0,
-        token_teacher: Any = None,
         gather_across_devices: bool = False,
     ) -> None:
         """Prepare the loss.
 
         Args:
             model: A SentenceTransformer, the student.
-            teacher: (N, D) embeddings of all texts that are trained on.
+            teacher: (N, D) embeddings of all texts that are trained on, or who makes them.
             vector_weight: Of the first term.
             similarity_weight: Of the second.
             temperature: Of the second.
-            token_weight: Of the third.
-            token_teacher: The teacher's transformer, in evaluation mode, where that is above 0.
+            token_weight: Of the third, which takes a `Teacher` with as many layers as the student
+                has, or with one, which the student's last is compared with.
             gather_across_devices: Whether the texts of all processes are compared. Each needs the
                 same number of texts.
+
+        Raises:
+            ValueError: If tokens are to be compared and the teacher's layers do not fit.
         """
         super().__init__()
         self.model = model
@@ -107,58 +167,79 @@ class DistilLoss(nn.Module):
         self.similarity_weight = similarity_weight
         self.temperature = temperature
         self.token_weight = token_weight
-        self._token_teacher = (token_teacher,)  # no module of ours, or its weights would be trained
         self.gather_across_devices = gather_across_devices
-        self.teacher: Tensor
-        self.register_buffer("teacher", teacher, persistent=False)
+        self.reader = teacher if isinstance(teacher, Teacher) else None
+        self.teacher: Tensor | None
+        self.register_buffer(
+            "teacher", None if isinstance(teacher, Teacher) else teacher, persistent=False
+        )
         width = int(model.get_embedding_dimension())
+        its = teacher.widths[0] if isinstance(teacher, Teacher) else teacher.shape[1]
         self.projection: nn.Module = nn.Identity()
-        if width != teacher.shape[1] and vector_weight:
-            self.projection = nn.Linear(width, teacher.shape[1], bias=False)
-        self.token_projection: nn.Module = nn.Identity()
-        if token_weight:
-            own, its = (m.get_embedding_dimension() for m in (model[0], token_teacher))
-            if own != its:
-                self.token_projection = nn.Linear(own, its, bias=False)
+        if width != its and vector_weight:
+            self.projection = nn.Linear(width, its, bias=False)
+        self.token_projections: nn.ModuleList = nn.ModuleList()
+        if not token_weight:
+            return
+        if self.reader is None:
+            raise ValueError("token_weight: takes a Teacher, since embeddings have no tokens")
+        transformer, compared = model[0].auto_model, len(self.reader.layers)
+        total = len(layers_of(transformer))
+        if compared not in (1, total):
+            raise ValueError(f"{compared} of the teacher's layers; the student has {total}, or 1")
+        self._states = LayerStates(transformer, range(total - compared, total))
+        own, its = model[0].get_embedding_dimension(), self.reader.widths[1]
+        self.token_projections = nn.ModuleList(
+            nn.Identity() if own == its else nn.Linear(own, its, bias=False)
+            for _ in range(compared)
+        )
 
     def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor) -> Tensor:
-        """Embed a batch of one column and give its loss."""
-        (features,) = sentence_features
-        passes = ByLength.of(features)
-        embedded, tokens = [], []
-        for part in [features] if passes is None else passes:
-            found = self.model(dict(part))
-            embedded.append(found["sentence_embedding"])
-            if self.token_weight:
-                tokens.append(self._token_distance(found["token_embeddings"], part))
-        embeddings = embedded[0] if passes is None else passes.joined(embedded)  # (B, D)
+        """Embed a batch of one or more columns and give the loss of all their texts together.
+
+        Raises:
+            ValueError: If there are several columns and the teacher does not read beside.
+        """
+        columns = list(sentence_features)
+        if len(columns) > 1 and self.reader is None:
+            raise ValueError(f"{len(columns)} columns; embeddings are of the texts of one")
+        merged = merge_feature_batches(columns) if len(columns) > 1 else columns[0]
+        passes = None if merged is None else ByLength.of(merged)
+        parts = list(passes) if passes is not None else columns if merged is None else [merged]
+        embedded, targets = [], []
+        states: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in self.token_projections]
+        for part in parts:
+            embedded.append(self.model(dict(part))["sentence_embedding"])
+            if self.reader is None:
+                continue
+            target, its = self.reader.read(part)
+            targets.append(target)
+            for layer, own in enumerate(self._states.take() if states else ()):
+                projected = self.token_projections[layer](own)
+                states[layer].append((projected, its[layer], part["attention_mask"]))
+        joined = torch.cat if passes is None else passes.joined
+        embeddings = joined(embedded)  # (B, D)
+        teacher = joined(targets) if self.teacher is None else self.teacher[labels]
         with torch.autocast(embeddings.device.type, enabled=False):
             student = embeddings.float()
             loss = student.new_zeros(())
             if self.token_weight:
-                count = features["attention_mask"].sum()
-                loss = loss + self.token_weight * torch.stack(tokens).sum() / count
+                missed = torch.stack([unexplained_variance(layer) for layer in states])
+                loss = loss + self.token_weight * missed.mean()
             if self.vector_weight:
-                cosines = functional.cosine_similarity(
-                    self.projection(student), self.teacher[labels], dim=-1
-                )
+                cosines = functional.cosine_similarity(self.projection(student), teacher, dim=-1)
                 loss = loss + self.vector_weight * (1 - cosines).mean()
             if self.similarity_weight:
                 rows = None
                 if self.gather_across_devices:
-                    rows = slice(get_rank() * len(labels), (get_rank() + 1) * len(labels))
-                    student, labels = gather_rows(student), all_gather(labels)
+                    B = len(student)
+                    rows = slice(get_rank() * B, (get_rank() + 1) * B)
+                    student, teacher = gather_rows(student), all_gather(teacher)
                 divergence = similarity_divergence(
-                    student, self.teacher[labels], temperature=self.temperature, rows=rows
+                    student, teacher, temperature=self.temperature, rows=rows
                 )
                 loss = loss + self.similarity_weight * divergence
         return loss
-
-    def _token_distance(self, states: Tensor, features: dict[str, Any]) -> Tensor:
-        (teacher,) = self._token_teacher
-        with torch.no_grad():
-            target = teacher(dict(features))["token_embeddings"]
-        return token_distance(self.token_projection(states), target, features["attention_mask"])
 
     def get_config_dict(self) -> dict[str, Any]:
         """Tell the settings, as sentence-transformers' losses do."""

