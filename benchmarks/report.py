@@ -30,6 +30,11 @@ ENCODINGS = {
     "sentence-transformers": "sentence-transformers fp32 + FAISS",
 }
 TASKS = {"quora": "Quora duplicates", "qnli": "QNLI"}
+ENCODER_TASKS = {
+    "Quora dev, MRR@10": ("quora", 4),
+    "QNLI, MRR@10": ("qnli", 4),
+    "STS-B dev, Spearman": ("stsb", 2),
+}
 
 
 def main() -> int:
@@ -434,6 +439,50 @@ def int8_corpus(results: Results) -> str:
     return table_of(head, rows) + source(record) if rows else ""
 
 
+def encoders(results: Results) -> str:
+    """Quality, speed and size of encoders, each beside the first."""
+    record = results["encoders"]
+    rows = [
+        [
+            f"`{name}`",
+            f"{found['mb']:.0f} MB",
+            *(beside(found[task], digits) for task, digits in ENCODER_TASKS.values()),
+            number(found["encode"]["alone_cpu_ms"]),
+            f"{found['encode']['times_as_fast']:.2f}x",
+            number(found["encode"]["eights_cpu_ms"]),
+            f"{found['encode']['times_as_fast_in_eights']:.2f}x",
+        ]
+        for name, found in record["results"].items()
+    ]
+    head = [
+        "encoder",
+        "size",
+        *ENCODER_TASKS,
+        "CPU ms a text, alone",
+        "speed",
+        "in eights",
+        "speed",
+    ]
+    settings = record["settings"]
+    queries, documents = settings["queries"], settings["documents"]
+    note = (
+        f"\nQuora's {queries['quora']:,} dev queries over {documents['quora']:,} texts, QNLI's "
+        f"{queries['qnli']:,} questions over {documents['qnli']:,} sentences, "
+        f"{settings['stsb_pairs']:,} pairs of STS-B dev; in brackets the paired difference to the "
+        "first encoder with its 95% interval.\n"
+    )
+    return table_of(head, rows) + note + source(record)
+
+
+def beside(found: dict[str, float], digits: int) -> str:
+    """Format a score, and its difference to the first encoder's unless it is that."""
+    score = f"{found['score']:.{digits}f}"
+    if not found["low"] and not found["high"]:
+        return score
+    low, middle, high = (f"{found[part]:+.{digits}f}" for part in ("low", "difference", "high"))
+    return f"{score} ({middle}, {low} to {high})"
+
+
 def gpu(results: Results) -> str:
     """Training, the encoder and its agreement with the CPU, on one GPU."""
     record = results["gpu"]
@@ -497,6 +546,7 @@ TABLES: dict[str, tuple[set[str], Callable[[Results], str]]] = {
     "rerank": ({"rerank"}, rerank),
     "int8": ({"int8_study"}, int8),
     "int8-corpus": ({"int8_study"}, int8_corpus),
+    "encoders": ({"encoders"}, encoders),
     "gpu": ({"gpu"}, gpu),
     "sizing": ({"sizing"}, sizing),
     "sizing-search": ({"sizing"}, search_at),

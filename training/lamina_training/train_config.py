@@ -36,7 +36,7 @@ class Encoder(_Table):
     """What training starts from.
 
     Attributes:
-        base: A folder, a pinned model's name (all-MiniLM-L6-v2), or a model hub's id.
+        base: A folder, a pinned model's name (`weights.PINNED_MODELS`), or a model hub's id.
         max_tokens: Longest training text, special tokens included; the rest is cut.
         reinitialize_top: So many upper layers start from random weights.
         layers: Keep only these layers of the base, counted from 0; None keeps all.

@@ -22,7 +22,7 @@ def export(
         typer.Argument(
             metavar="RUN|DIR|HF_ID",
             help="A training run's model or another folder, a model hub's id, or "
-            "all-MiniLM-L6-v2 (fetched without a hub).",
+            "all-MiniLM-L6-v2 or paraphrase-MiniLM-L3-v2 (fetched without a hub).",
         ),
     ],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to make.")],
