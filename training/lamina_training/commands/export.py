@@ -21,8 +21,8 @@ def export(
         str,
         typer.Argument(
             metavar="RUN|DIR|HF_ID",
-            help="A training run's model or another folder, a model hub's id, or "
-            "all-MiniLM-L6-v2 or paraphrase-MiniLM-L3-v2 (fetched without a hub).",
+            help="A training run's model or another folder, a model hub's id, or (fetched without "
+            "a hub) all-MiniLM-L6-v2, paraphrase-MiniLM-L3-v2, all-mpnet-base-v2.",
         ),
     ],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to make.")],
