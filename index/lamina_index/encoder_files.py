@@ -22,6 +22,15 @@ def bundled_encoders() -> list[str]:
     return sorted(path.name for path in BUNDLED_ENCODERS.iterdir() if path.is_dir())
 
 
+def bundled_name(fingerprint: str) -> str | None:
+    """Tell which bundled encoder has a fingerprint, in any precision; None if none has."""
+    for name in bundled_encoders():
+        manifest = EncoderManifest.read(BUNDLED_ENCODERS / name / "encoder.json")
+        if fingerprint in (each.fingerprint for each in manifest.precisions.values()):
+            return name
+    return None
+
+
 def encoder_folder(name_or_path: str | Path) -> Path:
     """Find an encoder: the name of a bundled one, or a folder.
 

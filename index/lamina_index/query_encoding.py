@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from lamina_index.encoder_files import bundled_name
 from lamina_index.errors import EncoderMismatchError, EncoderOutputError
 from lamina_index.manifest import CollectionManifest
 
@@ -73,8 +74,10 @@ def check_encoder(folder: Path, manifest: CollectionManifest, encoder: Encoder) 
     """
     made_by = manifest.encoder
     if made_by.fingerprint != encoder.fingerprint:
+        bundled = bundled_name(made_by.fingerprint)
+        which = f"that encoder (--encoder {bundled})" if bundled else "that encoder"
         raise EncoderMismatchError(
             f"{folder} was built by encoder {made_by.name} {made_by.precision} "
             f"({made_by.fingerprint[:12]}), loaded {encoder.name} {encoder.precision} "
-            f"({encoder.fingerprint[:12]}); load that encoder or build the collection again"
+            f"({encoder.fingerprint[:12]}); load {which} or build the collection again"
         )

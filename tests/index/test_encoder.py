@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +17,13 @@ from lamina_index.encoder_files import BUNDLED_ENCODERS, bundled_encoders, encod
 from lamina_index.errors import (
     DeviceError,
     EncoderLoadError,
+    EncoderMismatchError,
     EncoderOutputError,
     EncoderProbeError,
     FormatError,
 )
 from lamina_index.manifest import EncoderManifest
+from lamina_index.query_encoding import check_encoder
 
 TEXTS = [
     "How do I learn Python quickly?",
@@ -58,6 +62,19 @@ def test_embeddings_are_unit_rows(bundled_encoder: OnnxEncoder) -> None:
     embeddings = bundled_encoder.encode(TEXTS, role="document").embeddings
     assert embeddings.shape == (len(TEXTS), bundled_encoder.dimension)
     np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), 1.0, atol=1e-5)
+
+
+def test_the_remedy_for_another_encoder_names_the_bundled_one(
+    bundled_encoder: OnnxEncoder, request: pytest.FixtureRequest
+) -> None:
+    made_by: Any = SimpleNamespace(encoder=bundled_encoder)
+    name = request.node.callspec.params["bundled_encoder"]
+    other: Any = SimpleNamespace(name="words", precision="fp32", fingerprint="0" * 64)
+    with pytest.raises(EncoderMismatchError, match=rf"load that encoder \(--encoder {name}\)"):
+        check_encoder(Path("data/c"), made_by, other)
+    made_by = SimpleNamespace(encoder=other)
+    with pytest.raises(EncoderMismatchError, match="load that encoder or build"):
+        check_encoder(Path("data/c"), made_by, bundled_encoder)
 
 
 def test_paraphrases_are_nearer_than_strangers(bundled_encoder: OnnxEncoder) -> None:

@@ -3,7 +3,8 @@
 python training/recipes/distil_texts.py ../shared/data build/distil/groups.tsv
 
 - sentences of Wikipedia (CC BY-SA), of the even half alone; the odd one is kept for distractors;
-- premises and hypotheses of SNLI and MNLI;
+- premises and hypotheses of SNLI's dev and test parts and of a dev part of MNLI, which are training
+  material here: no NLI score is taken on them;
 - what is made up of each: questions, that is an opening that people begin questions with and some
   words in a row; the same with another opening, a word less, a word changed; a part of the text.
 
@@ -11,7 +12,7 @@ A row has a text and what is made up of it, eight in all: near each other, as th
 that a search must tell apart. None needs sense; the teacher tells where they lie. Words that come
 into a text are drawn from all distinct words, so that rare ones are seen.
 
-Nothing of Quora, SICK, XNLI, MRPC, Flickr or any dev and test split is read.
+Nothing of Quora, SICK, XNLI, MRPC, Flickr's captions as such, or any set that is measured is read.
 """
 
 from __future__ import annotations
