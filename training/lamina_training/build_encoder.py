@@ -29,7 +29,6 @@ def build_encoder(
     layers: Sequence[int] | None = None,
     intermediate_size: int | None = None,
     reinitialize_top: int = 0,
-    frozen_embeddings: bool = False,
 ) -> Any:
     """Build a `SentenceTransformer` of the base's transformer and a new pooling, on the CPU.
 
@@ -48,7 +47,6 @@ def build_encoder(
         reinitialize_top: How many upper layers, of those kept, lose what they learnt: an honest
             stand-in for a base that no one has tuned for sentences, where only tuned ones are to
             be had.
-        frozen_embeddings: Whether the embedding layer, words, places and norm, stays as it is.
 
     Raises:
         EncoderFolderError: If the base cannot be loaded, or has fewer layers, neurons or positions.
@@ -66,8 +64,6 @@ def build_encoder(
             keep_neurons(transformer.model, intermediate_size)
         if reinitialize_top:
             reinitialize_layers(transformer.model, reinitialize_top)
-        if frozen_embeddings:
-            freeze_embeddings(transformer.model)
         module = LayerPooling(
             config.hidden_size, config.num_hidden_layers + 1, **pooling.model_dump()
         )
@@ -149,17 +145,6 @@ def keep_neurons(model: Any, count: int) -> None:
         out.weight = nn.Parameter(out.weight.detach()[:, kept].contiguous())
         into.out_features = out.in_features = count
     setattr(model.config, attribute, count)
-
-
-def freeze_embeddings(model: Any) -> None:
-    """Leave the embedding layer of an encoder untrained.
-
-    Raises:
-        EncoderFolderError: If it has none of that name.
-    """
-    if not isinstance(getattr(model, "embeddings", None), nn.Module):
-        raise EncoderFolderError(f"{type(model).__name__}: has no embedding layer to freeze")
-    model.embeddings.requires_grad_(False)
 
 
 def reinitialize_layers(model: Any, count: int) -> None:

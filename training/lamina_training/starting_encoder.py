@@ -24,5 +24,4 @@ def starting_encoder(config: ContrastiveConfig | DistilConfig, *, cache: Path) -
         layers=config.encoder.layers,
         intermediate_size=config.encoder.intermediate_size,
         reinitialize_top=config.encoder.reinitialize_top,
-        frozen_embeddings=config.encoder.frozen_embeddings,
     )

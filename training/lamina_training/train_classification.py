@@ -15,12 +15,7 @@ from transformers import (
 )
 
 from lamina_training.attention_dropout import attention_dropout
-from lamina_training.build_encoder import (
-    freeze_embeddings,
-    keep_layers,
-    keep_neurons,
-    reinitialize_layers,
-)
+from lamina_training.build_encoder import keep_layers, keep_neurons, reinitialize_layers
 from lamina_training.classification_scores import score_predictions
 from lamina_training.encoder_folder import EncoderFolderError, find_encoder
 from lamina_training.run_rows import plan_rows
@@ -111,6 +106,4 @@ def _classifier(
         keep_neurons(model.base_model, config.encoder.intermediate_size)
     if config.encoder.reinitialize_top:
         reinitialize_layers(model.base_model, config.encoder.reinitialize_top)
-    if config.encoder.frozen_embeddings:
-        freeze_embeddings(model.base_model)
     return model, tokenizer

@@ -42,8 +42,6 @@ class Encoder(_Table):
         layers: Keep only these layers of the base, counted from 0; None keeps all.
         intermediate_size: Keep only so many neurons of each layer's feed-forward net; None keeps
             all.
-        frozen_embeddings: The embedding layer is not trained, so that words which the training
-            texts lack stay where they are to the others.
     """
 
     base: str
@@ -51,7 +49,6 @@ class Encoder(_Table):
     reinitialize_top: Annotated[int, Field(ge=0)] = 0
     layers: tuple[Annotated[int, Field(ge=0)], ...] | None = None
     intermediate_size: Positive | None = None
-    frozen_embeddings: bool = False
 
 
 class Names(_Table):

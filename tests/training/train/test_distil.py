@@ -226,28 +226,23 @@ def test_layers_that_a_teacher_lacks_or_a_student_cannot_match_are_refused(
         train(make_config("distil", distil=distil), tmp_path / "run", cache=tmp_path)
 
 
-def test_rows_stay_together_and_frozen_embeddings_as_they_were(
+def test_rows_are_read_beside_the_teacher_which_needs_no_embeddings_kept(
     make_config: Callable[..., TrainConfig], base: Path, tmp_path: Path
 ) -> None:
+    columns = ["anchor", "positive", "hard_negative"]
     config = make_config(
         "distil",
-        encoder={"reinitialize_top": 1, "frozen_embeddings": True},
+        encoder={"reinitialize_top": 1},
         distil={"teacher": str(base), "together": True, "token_weight": 1.0},
-        data={
-            "train": [{"file": "triplets.tsv", "columns": ["anchor", "positive", "hard_negative"]}]
-        },
-        run={"steps": 6, "batch_size": 4},
+        data={"train": [{"file": "triplets.tsv", "columns": columns}]},
+        run={"steps": 40, "batch_size": 4},
     )
     train(config, tmp_path / "run", cache=tmp_path)
-    assert not (tmp_path / "teachers").exists()  # read beside, not kept
-    before, after = (
-        load_encoder(find_encoder(str(folder), cache=tmp_path))[0].auto_model
-        for folder in (base, tmp_path / "run")
-    )
-    for name, weight in before.embeddings.state_dict().items():
-        assert torch.equal(weight, after.embeddings.state_dict()[name]), name
-    bottom = before.encoder.layer[0].output.dense.weight
-    assert not torch.equal(bottom, after.encoder.layer[0].output.dense.weight)
+    assert not (tmp_path / "teachers").exists()
+    losses = [
+        line["loss"] for line in read_metrics(tmp_path / "run/metrics.jsonl") if "loss" in line
+    ]
+    assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
 
 
 def test_tokens_of_another_tokenizer_are_refused(
