@@ -5,6 +5,7 @@ A folder that is damaged or was edited is refused before anything of it runs.
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,10 +43,12 @@ def encoder_folder(name_or_path: str | Path) -> Path:
         return bundled
     folder = Path(name_or_path)
     if not (folder / "encoder.json").is_file():
-        names = ", ".join(bundled_encoders())
+        names = bundled_encoders()
+        near = difflib.get_close_matches(str(name_or_path).casefold(), names, n=1)
+        hint = f"did you mean {near[0]}?" if near else "make one with `lamina export`"
         raise EncoderLoadError(
             f"{name_or_path}: no encoder.json there and no bundled encoder of that name "
-            f"(bundled: {names or 'none'}); make one with `lamina export`"
+            f"(bundled: {', '.join(names) or 'none'}); {hint}"
         )
     return folder
 

@@ -24,6 +24,16 @@ def test_a_broken_encoder_is_found_and_the_exit_code_says_so(
     assert "wrong  encoder" in capsys.readouterr().out
 
 
+def test_the_environment_names_the_encoder_as_it_does_for_the_service(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LAMINA_ENCODER", "fast")
+    assert main(["doctor"]) == 0
+    assert "encoder      fast int8" in capsys.readouterr().out
+    assert main(["doctor", "--encoder", "default"]) == 0
+    assert "encoder      all-MiniLM-L6-v2 int8" in capsys.readouterr().out
+
+
 def test_both_runtimes_installed_over_each_other_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -179,6 +179,11 @@ def test_an_altered_or_cut_file_is_named(copied: Path, name: str) -> None:
         OnnxEncoder.load(copied)
 
 
+def test_an_encoder_that_is_nearly_named_is_suggested() -> None:
+    with pytest.raises(EncoderLoadError, match=r"did you mean fast\?"):
+        encoder_folder("Fast")
+
+
 def test_an_incomplete_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EncoderLoadError, match="bundled: default"):
         encoder_folder(tmp_path)

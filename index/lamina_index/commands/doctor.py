@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
+
+from lamina_index.commands.options import EncoderName
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.command()
 def doctor(
-    encoder: Annotated[
-        str, typer.Option(help="Name or folder of the encoder to test.")
-    ] = "default",
+    encoder: EncoderName = "default",
 ) -> None:
     """Check versions, CPU, providers, threads and the encoder, a line each."""
     from lamina_index.doctor import examine

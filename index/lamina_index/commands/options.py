@@ -26,12 +26,24 @@ Inputs = Annotated[
         "--input", metavar="F [F...]", help="Files or folders to read; - is standard input."
     ),
 ]
-EncoderName = Annotated[str, typer.Option(help="Name or folder of the encoder.")]
+EncoderName = Annotated[
+    str,
+    typer.Option(
+        envvar="LAMINA_ENCODER",
+        help="Name (default, fast) or folder of the encoder; a collection keeps to the one that "
+        "built it.",
+    ),
+]
 Precision = Annotated[
     PrecisionName | None,
-    typer.Option(help="Which of the encoder's graphs; by default the fastest that is right."),
+    typer.Option(
+        envvar="LAMINA_PRECISION",
+        help="Which of the encoder's graphs; by default the fastest that is right.",
+    ),
 ]
-Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where it runs.")]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda"], typer.Option(envvar="LAMINA_DEVICE", help="Where it runs.")
+]
 Format = Annotated[
     FormatName | None,
     typer.Option("--format", help="Format of the inputs; by default from their names."),

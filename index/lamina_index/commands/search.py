@@ -9,6 +9,7 @@ import typer
 
 from lamina_index.commands.options import (
     Collection,
+    EncoderName,
     Fusion,
     Json,
     LexicalWeight,
@@ -51,9 +52,7 @@ def search(
             """'{"year": {"$gte": 2000}}'."""
         ),
     ] = None,
-    encoder: Annotated[
-        str, typer.Option(help="Name or folder of the encoder that the collection was built with.")
-    ] = "default",
+    encoder: EncoderName = "default",
     precision: Precision = None,
     mode: Mode = "dense",
     fusion: Fusion = DEFAULT_FUSION,
