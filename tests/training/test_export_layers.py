@@ -405,7 +405,7 @@ def test_the_card_of_a_distilled_encoder_names_teacher_and_layers(
 ) -> None:
     folder = save_run(run.parent / "base", tmp_path / "run")
     config = {
-        "encoder": {"base": "all-MiniLM-L6-v2", "layers": [0, 2, 5], "intermediate_size": 1024},
+        "encoder": {"base": "all-MiniLM-L6-v2", "layers": [0, 2, 5]},
         "task": "distil",
         "distil": {"teacher": "all-MiniLM-L6-v2"},
         "seed": 7,
@@ -415,7 +415,7 @@ def test_the_card_of_a_distilled_encoder_names_teacher_and_layers(
     manifest = EncoderManifest.read(stripped / "encoder.json")
     manifest = manifest.model_copy(update={"provenance": manifest.provenance | provenance})
     card = card_text(manifest, with_weights=False)
-    assert "from layers 0, 2, 5 of the base alone, with 1024 neurons of each" in card
+    assert "from layers 0, 2, 5 of the base alone: task" in card
     assert "task distil (to embed as `all-MiniLM-L6-v2` does), seed 7" in card
 
 

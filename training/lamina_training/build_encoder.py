@@ -27,7 +27,6 @@ def build_encoder(
     seed: int,
     max_tokens: int | None = None,
     layers: Sequence[int] | None = None,
-    intermediate_size: int | None = None,
     reinitialize_top: int = 0,
 ) -> Any:
     """Build a `SentenceTransformer` of the base's transformer and a new pooling, on the CPU.
@@ -42,14 +41,12 @@ def build_encoder(
         max_tokens: Longest text that it must be able to read, special tokens included: raises the
             base's own limit where that is lower, and never lowers it.
         layers: Keep only these layers, counted from 0, in this order; None keeps all.
-        intermediate_size: Keep only so many neurons of each layer's feed-forward net, those of the
-            longest weights; None keeps all.
         reinitialize_top: How many upper layers, of those kept, lose what they learnt: an honest
             stand-in for a base that no one has tuned for sentences, where only tuned ones are to
             be had.
 
     Raises:
-        EncoderFolderError: If the base cannot be loaded, or has fewer layers, neurons or positions.
+        EncoderFolderError: If the base cannot be loaded, or has fewer layers or positions.
     """
     from sentence_transformers import SentenceTransformer
 
@@ -60,8 +57,6 @@ def build_encoder(
         config = transformer.model.config
         if layers is not None:
             keep_layers(transformer.model, layers)
-        if intermediate_size is not None:
-            keep_neurons(transformer.model, intermediate_size)
         if reinitialize_top:
             reinitialize_layers(transformer.model, reinitialize_top)
         module = LayerPooling(
@@ -108,42 +103,6 @@ def keep_layers(model: Any, kept: Sequence[int]) -> None:
             if child is stack:
                 setattr(parent, name, nn.ModuleList(stack[number] for number in kept))
     model.config.num_hidden_layers = len(kept)
-
-
-def keep_neurons(model: Any, count: int) -> None:
-    """Take the weakest neurons out of the feed-forward net of each layer of an encoder.
-
-    A neuron is as strong as the product of the lengths of its weights inwards and outwards. That
-    needs no texts, and left all-MiniLM-L6-v2 as near to its whole self as ranking neurons by what
-    they put out on texts.
-
-    Raises:
-        EncoderFolderError: If there are fewer, or a layer has no such net of two linear maps.
-    """
-    attribute = "intermediate_size" if hasattr(model.config, "intermediate_size") else "hidden_dim"
-    size, hidden = getattr(model.config, attribute, 0), model.config.hidden_size
-    if not 0 < count <= size:
-        raise EncoderFolderError(
-            f"cannot keep {count} neurons: the layers of {type(model).__name__} have {size}"
-        )
-    for layer in layers_of(model):
-        linear = [part for part in layer.modules() if isinstance(part, nn.Linear)]
-        inwards = [m for m in linear if m.weight.shape == (size, hidden)]
-        outwards = [m for m in linear if m.weight.shape == (hidden, size)]
-        if len(inwards) != 1 or len(outwards) != 1:
-            raise EncoderFolderError(
-                f"cannot keep {count} neurons: the layers of {type(model).__name__} have no "
-                "feed-forward net of two linear maps"
-            )
-        into, out = inwards[0], outwards[0]
-        strength = into.weight.norm(dim=1) * out.weight.norm(dim=0)
-        kept = strength.topk(count).indices.sort().values
-        into.weight = nn.Parameter(into.weight.detach()[kept])
-        if into.bias is not None:
-            into.bias = nn.Parameter(into.bias.detach()[kept])
-        out.weight = nn.Parameter(out.weight.detach()[:, kept].contiguous())
-        into.out_features = out.in_features = count
-    setattr(model.config, attribute, count)
 
 
 def reinitialize_layers(model: Any, count: int) -> None:

@@ -163,8 +163,6 @@ def _training(manifest: EncoderManifest) -> str:
         begun = of = ""
         if layers := training.get("layers"):
             begun = f", from layers {', '.join(map(str, layers))} of the base alone"
-        if neurons := training.get("intermediate_size"):
-            begun += f", with {neurons} neurons of each layer's feed-forward net"
         if teacher := training.get("teacher"):
             of = f" (to embed as `{teacher}` does)"
         text += (

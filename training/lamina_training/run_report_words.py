@@ -53,8 +53,6 @@ def _changes(encoder: Encoder) -> str:
     parts = []
     if encoder.layers is not None:
         parts.append(f"layers {_listed(encoder.layers)} kept")
-    if encoder.intermediate_size is not None:
-        parts.append(f"{encoder.intermediate_size} neurons of each feed-forward net kept")
     if encoder.reinitialize_top:
         parts.append(f"upper {_count(encoder.reinitialize_top, 'layer')} re-initialised")
     return f" ({', '.join(parts)})" if parts else ""

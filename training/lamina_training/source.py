@@ -308,10 +308,9 @@ def _training(folder: Path) -> dict[str, Any]:
     try:
         config = run["config"]
         encoder, distil = config["encoder"], config.get("distil")
-        kept = {name: encoder.get(name) for name in ("layers", "intermediate_size")}
         return {
             "base": _without_place(encoder["base"]),
-            **{name: value for name, value in kept.items() if value},
+            **({"layers": encoder["layers"]} if encoder.get("layers") else {}),
             "task": config["task"],
             **({"teacher": _without_place(distil["teacher"])} if distil else {}),
             "seed": config["seed"],

@@ -13,7 +13,7 @@ def starting_encoder(config: ContrastiveConfig | DistilConfig, *, cache: Path) -
     """Build a `SentenceTransformer` of the base's transformer and the configured pooling.
 
     Raises:
-        EncoderFolderError: If the base cannot be loaded, or lacks layers or neurons to keep.
+        EncoderFolderError: If the base cannot be loaded, or lacks layers to keep.
     """
     return build_encoder(
         config.encoder.base,
@@ -22,6 +22,5 @@ def starting_encoder(config: ContrastiveConfig | DistilConfig, *, cache: Path) -
         seed=config.seed,
         max_tokens=config.encoder.max_tokens,
         layers=config.encoder.layers,
-        intermediate_size=config.encoder.intermediate_size,
         reinitialize_top=config.encoder.reinitialize_top,
     )

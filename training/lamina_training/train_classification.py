@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from lamina_training.attention_dropout import attention_dropout
-from lamina_training.build_encoder import keep_layers, keep_neurons, reinitialize_layers
+from lamina_training.build_encoder import keep_layers, reinitialize_layers
 from lamina_training.classification_scores import score_predictions
 from lamina_training.encoder_folder import EncoderFolderError, find_encoder
 from lamina_training.run_rows import plan_rows
@@ -102,8 +102,6 @@ def _classifier(
         raise EncoderFolderError(f"{folder}: cannot be loaded ({error})") from error
     if config.encoder.layers is not None:
         keep_layers(model.base_model, config.encoder.layers)
-    if config.encoder.intermediate_size is not None:
-        keep_neurons(model.base_model, config.encoder.intermediate_size)
     if config.encoder.reinitialize_top:
         reinitialize_layers(model.base_model, config.encoder.reinitialize_top)
     return model, tokenizer

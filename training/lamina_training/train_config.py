@@ -40,15 +40,12 @@ class Encoder(_Table):
         max_tokens: Longest training text, special tokens included; the rest is cut.
         reinitialize_top: So many upper layers start from random weights.
         layers: Keep only these layers of the base, counted from 0; None keeps all.
-        intermediate_size: Keep only so many neurons of each layer's feed-forward net; None keeps
-            all.
     """
 
     base: str
     max_tokens: Annotated[int, Field(ge=3)] = 64
     reinitialize_top: Annotated[int, Field(ge=0)] = 0
     layers: tuple[Annotated[int, Field(ge=0)], ...] | None = None
-    intermediate_size: Positive | None = None
 
 
 class Names(_Table):

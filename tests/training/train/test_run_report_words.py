@@ -37,7 +37,7 @@ def test_what_differs_from_the_plainest_run_is_said(
     retrieval = {"queries": "q.tsv", "corpus": "c.tsv", "qrels": "r.tsv", "document_limit": 5000}
     task, data, steps, dropout, measured = config_in_words(
         make_config(
-            encoder={"layers": [0, 1], "intermediate_size": 32, "reinitialize_top": 1},
+            encoder={"layers": [0, 1], "reinitialize_top": 1},
             pooling={"mode": "layer_attention", "strip_to": "mean"},
             data={"train": [source]},
             dev={"retrieval": retrieval, "score": "retrieval"},
@@ -46,8 +46,8 @@ def test_what_differs_from_the_plainest_run_is_said(
         )
     )
     assert task == (
-        f"Contrastive training (supervised, temperature 0.05) of `{base}` (layers 0, 1 kept, 32 "
-        "neurons of each feed-forward net kept, upper 1 layer re-initialised), pooled by "
+        f"Contrastive training (supervised, temperature 0.05) of `{base}` (layers 0, 1 kept, "
+        "upper 1 layer re-initialised), pooled by "
         "`layer_attention+cls+mlp`, towards being stripped to `mean`."
     )
     assert data == (
