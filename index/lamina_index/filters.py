@@ -123,6 +123,22 @@ def parse_filter(value: object, fields: Mapping[str, FieldType], *, path: str = 
     return _Parser(fields).filter(value, path, 0)
 
 
+def outcome_of_all(wanted: Filter) -> bool | None:
+    """What a filter says of every document, whatever its metadata; None if that depends on it."""
+    match wanted:
+        case Not(inner):
+            found = outcome_of_all(inner)
+            return None if found is None else not found
+        case AllOf(inners) | AnyOf(inners):
+            decisive = isinstance(wanted, AnyOf)
+            outcomes = {outcome_of_all(inner) for inner in inners}
+            if decisive in outcomes:
+                return decisive
+            return None if None in outcomes else not decisive
+        case _:
+            return None
+
+
 class _Parser:
     """Counts what one filter holds while it is read."""
 

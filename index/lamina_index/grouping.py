@@ -32,11 +32,8 @@ from lamina_index.view import View
 LOOKS = (56, 56, 120, 248, 504, 1016, 2040)
 """Rows of each look; the last width is that of all further ones. With the spare candidates of
 `View.nearest` they are powers of two, and the first ones those of every page that ends there. Each
-look doubles what was seen, so that all together cost no more than twice the last one."""
-
-COLLAPSED_ROWS = sum(LOOKS)
-"""Rows that a search with `collapse` looks at, so that many near-duplicates cost no more; those
-that have the very same score as the last of a look are not counted."""
+look doubles what was seen, so that all together cost no more than twice the last one. A search with
+`collapse` takes no more looks than these, so that many near-duplicates cost no more."""
 
 _ROWS_PER_MEMBER = 8
 """Best rows of a group that are looked at for each of its hits, where near-duplicates are left

@@ -43,8 +43,13 @@ from lamina_index.collection import (
 from lamina_index.corpus import Check, Document, FieldTypes, Rejected, read_values
 from lamina_index.disk import disk_errors_told
 from lamina_index.encoder import Encoder
-from lamina_index.errors import BacklogFullError, CollectionNotFoundError, FormatError
-from lamina_index.filters import Filter
+from lamina_index.errors import (
+    BacklogFullError,
+    CollectionNotFoundError,
+    FilterError,
+    FormatError,
+)
+from lamina_index.filters import Filter, outcome_of_all
 from lamina_index.group_commit import GroupCommit
 from lamina_index.manifest import CollectionManifest, FieldType
 from lamina_index.matching import Matching
@@ -61,6 +66,10 @@ __all__ = ["CollectionWriter", "CutText", "Fault", "Prepared", "Written"]
 T = TypeVar("T")
 
 _DELETED_AT_ONCE = 1000
+_PASSES_ALL = (
+    "passes every document, so all would be deleted; expected a condition, such as "
+    '{"year": {"$lt": 2000}}; to empty a collection, delete it and make it anew'
+)
 _ATTEMPTS = 10
 
 
@@ -275,10 +284,13 @@ class CollectionWriter:
             How many documents were deleted.
 
         Raises:
-            FilterError: If a field has another type by now than when the filter was read.
+            FilterError: If a field has another type by now than when the filter was read, or if
+                the filter passes all documents without a condition, as `{}` does.
             DamagedError: If no snapshot can be read.
             CollectionBusyError, CollectionNotFoundError, StorageFullError: As `upsert`.
         """
+        if outcome_of_all(wanted) is True:
+            raise FilterError("filter", _PASSES_ALL)
 
         def delete() -> int:
             opened = self._opened

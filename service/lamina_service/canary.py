@@ -55,7 +55,8 @@ async def try_canary(
         service.check_text(f"canary.queries[{position}].query", query.query)
     compared = present if asked.min_overlap is not None else None
     work = partial(_try, service, SearchOptions(top_k=asked.top_k), collection, compared)
-    trials = await service.searches.map(work, asked.queries)
+    weights = [1 if compared is None else 2] * len(asked.queries)  # searches that a trial makes
+    trials = await service.searches.map(work, asked.queries, weights=weights)
     overlaps = [trial.overlap for trial in trials if trial.overlap is not None]
     overlap = sum(overlaps) / len(overlaps) if overlaps else None
     failures = [

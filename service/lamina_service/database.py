@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from lamina_index.collection import is_collection
 from lamina_index.errors import (
     CollectionBusyError,
     DamagedError,
@@ -51,13 +52,18 @@ def open_database(data: Path) -> sqlite3.Connection:
     Threads may share the connection one at a time. It is in autocommit mode.
 
     Raises:
-        SettingsError: If the folder is missing or cannot be written.
+        SettingsError: If the folder is missing, is itself a collection, or cannot be written.
         FormatError: If a newer Lamina wrote the file.
         DamagedError: If it is not a database.
     """
     path = data / DATABASE
     if not data.is_dir():
         raise SettingsError(f"{data}: no such folder; build a collection in it first")
+    if is_collection(data):
+        raise SettingsError(
+            f"{data}: is one collection, expected the folder of all; give {data.resolve().parent}, "
+            "which holds it"
+        )
     try:
         connection = _connect(path)
         try:

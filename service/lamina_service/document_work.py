@@ -15,8 +15,8 @@ from fastapi import Request
 from lamina_index.corpus.objects import parse_json, parse_object
 from lamina_index.corpus.records import RowError, describe
 from lamina_index.corpus.sources import not_utf8
-from lamina_index.errors import BacklogFullError, FilterError
-from lamina_index.filters import AllOf, AnyOf, Filter, Not, parse_filter
+from lamina_index.errors import BacklogFullError
+from lamina_index.filters import parse_filter
 from lamina_index.listing import Place
 from lamina_index.manifest import MAX_ID_BYTES
 from lamina_index.text import repair_text
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
 _PATIENCE_SECONDS = 30.0
 """How long a stream, once begun, waits for its turn before it is refused."""
 _PAUSE_SECONDS = 0.1
-_PASSES_ALL = (
-    "passes every document, so all would be deleted; expected a condition, such as "
-    '{"year": {"$lt": 2000}}; to empty a collection, delete it and make it anew'
-)
 
 T = TypeVar("T")
 
@@ -210,8 +206,6 @@ def delete_some(service: Service, collection: str, asked: DeleteRequest) -> tupl
         if asked.ids is not None:
             return writer.delete(asked.ids)
         wanted = parse_filter(asked.filter, service.catalog.get(collection).fields)
-        if _outcome(wanted) is True:
-            raise FilterError("filter", _PASSES_ALL)
         return writer.delete_matching(wanted)
 
     return _deleting(service, collection, delete)
@@ -223,22 +217,6 @@ def _deleting(
     name, count = _writing(service, collection, delete)
     service.metrics.wrote(deleted=count)
     return name, count
-
-
-def _outcome(wanted: Filter) -> bool | None:
-    """What a filter says of every document, whatever its metadata; None if that depends on it."""
-    match wanted:
-        case Not(inner):
-            found = _outcome(inner)
-            return None if found is None else not found
-        case AllOf(inners) | AnyOf(inners):
-            decisive = isinstance(wanted, AnyOf)
-            outcomes = {_outcome(inner) for inner in inners}
-            if decisive in outcomes:
-                return decisive
-            return None if None in outcomes else not decisive
-        case _:
-            return None
 
 
 async def _in_turn(

@@ -36,8 +36,10 @@ async def embed(request: Request, body: EmbeddingsRequest) -> Response:
     texts = [body.input] if isinstance(body.input, str) else body.input
     _check(service, body, texts)
     encode = partial(_encode, service.encoder, body.input_type)
-    parts = await service.searches.map(encode, _parts(texts))
-    return json_response(_reply(parts, body.encoding_format, service.encoder.name))
+    parts = _parts(texts)
+    weights = [len(part) for _, part in parts]
+    encoded = await service.searches.map(encode, parts, weights=weights)
+    return json_response(_reply(encoded, body.encoding_format, service.encoder.name))
 
 
 @router.get("/models", response_model=ModelsReply, responses=problems())

@@ -22,8 +22,6 @@ from lamina_service.validation import message_of
 PREFIX = "LAMINA_"
 _OF_OTHER_COMMANDS = frozenset({"LAMINA_KEY", "LAMINA_WEIGHTS"})
 """Variables of `lamina evaluate` and `lamina export`, which a shell may hold too."""
-CLIENT_VARIABLES = frozenset({"LAMINA_KEY"})
-"""Not settings of the service: `lamina evaluate --url` sends the key, perhaps from this shell."""
 
 
 class Settings(BaseSettings):
@@ -104,8 +102,8 @@ class Settings(BaseSettings):
 
 def _refuse_unknown(environment: Mapping[str, str]) -> None:
     known = [f"{PREFIX}{name.upper()}" for name in Settings.model_fields]
-    for name in sorted(environment.keys() - CLIENT_VARIABLES):
-        if not name.upper().startswith(PREFIX) or name in _OF_OTHER_COMMANDS:
+    for name in sorted(environment.keys() - _OF_OTHER_COMMANDS):
+        if not name.upper().startswith(PREFIX):
             continue
         if name.upper() not in known:
             near = difflib.get_close_matches(name.upper(), known, n=1)

@@ -94,8 +94,17 @@ class WorkQueue:
         for worker in self._workers:
             worker.start()
 
-    async def map(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    async def map(
+        self,
+        function: Callable[[T], R],
+        items: Sequence[T],
+        *,
+        weights: Sequence[int] | None = None,
+    ) -> list[R]:
         """Run `function` on each item, on the threads; the results in the items' order.
+
+        Args:
+            weights: What each item counts for, in texts; 1 by default.
 
         Raises:
             QueueFullError: If the queue is full; nothing was run.
@@ -105,7 +114,7 @@ class WorkQueue:
         def one(items: Sequence[T]) -> Iterator[R]:
             yield function(items[0])
 
-        return await self.map_together(one, items, together=1)
+        return await self.map_together(one, items, together=1, weights=weights)
 
     async def run(self, function: Callable[[T], R], item: T) -> R:
         """Run `function` on one item, as `map` does."""
@@ -126,7 +135,7 @@ class WorkQueue:
 
         Args:
             function: Gives each item's result or its error, in order, as soon as it is done.
-            weights: What each item counts for, in texts; 1 by default.
+            weights: As in `map`.
         """
         if not items:
             return []

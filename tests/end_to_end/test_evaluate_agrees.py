@@ -70,11 +70,13 @@ def measure(
 
 
 def test_corpus_collection_and_service_give_the_same_rankings(
-    folder: Path, url: str, capsys: pytest.CaptureFixture[str]
+    folder: Path, url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exact, exact_run = measure(folder, capsys, "--corpus", str(folder / "corpus.tsv"))
     local, local_run = measure(folder, capsys, "--collection", str(folder / "data" / "plain"))
+    monkeypatch.setenv("LAMINA_ENCODER", "fast")  # of another service: not what is asked here
     served, served_run = measure(folder, capsys, "--url", url, "--name", "plain")
+    assert "fast" not in served["command"]
     assert exact_run == local_run == served_run
     assert 0.5 < exact["mrr@10"] < 1
     for key in ("mrr@10", "intervals", "documents", "queries_unanswered_ids", "self_hits_taken_out",

@@ -111,6 +111,7 @@ def test_what_cannot_be_read_or_found_is_one_line(
         (["delete", collection, "--ids-from", tmp_path / "absent"], "cannot be read"),
         (["delete", collection, "--filter", "{"], "no JSON"),
         (["delete", collection, "--filter", '{"never": 1}'], "no such metadata"),
+        (["delete", collection, "--filter", "{}"], "passes every document, so all would be"),
     ):
         code, out, err = run(capsys, *arguments)
         assert (code, out) == (1, ""), arguments

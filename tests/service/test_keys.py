@@ -68,6 +68,11 @@ def test_a_scope_includes_those_before_it() -> None:
 def test_a_missing_folder_a_newer_file_and_a_damaged_file_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="no such folder"):
         KeyStore.open(tmp_path / "nowhere")
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "collection.json").write_text("{}")
+    with pytest.raises(SettingsError, match=rf"one: is one collection, .*; give {tmp_path}, "):
+        KeyStore.open(tmp_path / "one")
+    assert not (tmp_path / "one" / DATABASE).exists()
     with sqlite3.connect(tmp_path / DATABASE) as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()

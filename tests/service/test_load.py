@@ -65,6 +65,18 @@ def test_a_full_queue_answers_429_until_there_is_room(start: Any, held_encoder: 
     assert _metric(started, "lamina_queue_depth") == 0
 
 
+def test_a_full_queue_counts_every_text_to_embed(start: Any, held_encoder: Any) -> None:
+    started = start(queue_size=21)
+    with ThreadPoolExecutor(2) as pool:
+        for texts, depth in ((["cats"] * 20, 20), (["dogs"], 21)):
+            pool.submit(started.client.post, "/v1/embeddings", json={"input": texts})
+            wait_for(lambda depth=depth: started.service.searches.depth == depth)
+        assert started.search("cats").status_code == 429
+        assert started.client.get("/info").json()["queue"] == {"depth": 21, "capacity": 21}
+        held_encoder.gate.set()
+    assert _metric(started, "lamina_queue_depth") == 0
+
+
 def test_clients_that_go_away_leave_the_queue_empty_and_no_error(
     start: Any, held_encoder: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -289,13 +289,24 @@ def _progress() -> Iterator[Callable[[int], None]]:
 
 
 def _given(context: typer.Context) -> dict[str, Any]:
-    """Give the options that are not at their default, by name, in the order of the help."""
+    """Give the options that are not at their default, by name, in the order of the help.
+
+    With a service, what the environment says of the encoder is left out: it may be there for the
+    service itself, and is not asked here.
+    """
+    of_service = bool(context.params["url"])
     return {
         parameter.name: value
         for parameter in context.command.params
         if parameter.name and (value := context.params[parameter.name])
         if value != parameter.get_default(context)
+        if not (of_service and _is_from_environment(context, parameter.name))
     }
+
+
+def _is_from_environment(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "ENVIRONMENT"
 
 
 def _command_line(given: Mapping[str, Any]) -> str:

@@ -16,9 +16,13 @@ def demo(
         Path | None,
         typer.Option(help="Your file or folder; without it the standard library's docstrings."),
     ] = None,
-    data: Annotated[Path, typer.Option(help="Folder for the collection.")] = Path("data/demo"),
-    host: Annotated[str, typer.Option(help="Address to bind.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port; if it is taken, a free one.")] = 7650,
+    data: Annotated[
+        Path, typer.Option(envvar="LAMINA_DATA", help="Folder for the collection.")
+    ] = Path("data/demo"),
+    host: Annotated[str, typer.Option(envvar="LAMINA_HOST", help="Address to bind.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(envvar="LAMINA_PORT", help="Port; if it is taken, a free one.")
+    ] = 7650,
     id_field: Annotated[str | None, typer.Option(help="Field of the id, or `line`.")] = None,
     text_field: Annotated[str, typer.Option(help="Field of the text.")] = "text",
 ) -> None:
