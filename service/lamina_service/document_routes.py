@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from lamina_index.errors import DocumentNotFoundError
 from lamina_service.direct_route import (
@@ -114,7 +114,9 @@ async def upsert_documents(request: Request, collection: str) -> Response:
     response_model_exclude_unset=True,
     responses=problems(404, 409, 422, 429, 507),
 )
-async def list_documents(request: Request, collection: str, parameters: ListParameters) -> Response:
+async def list_documents(
+    request: Request, collection: str, parameters: Annotated[ListParameters, Query()]
+) -> Response:
     """List all documents, or those that pass a filter, page by page, whatever is written meanwhile.
 
     A document that is there all the time is listed once; one that is replaced moves to the end.
@@ -132,7 +134,10 @@ async def list_documents(request: Request, collection: str, parameters: ListPara
     responses=problems(404, 409, 422, 429, 507),
 )
 async def get_document(
-    request: Request, collection: str, document_id: str, parameters: GetParameters
+    request: Request,
+    collection: str,
+    document_id: str,
+    parameters: Annotated[GetParameters, Query()],
 ) -> Response:
     """Give one document; its id may hold slashes, quoted or not."""
     service: Service = request.app.state.service

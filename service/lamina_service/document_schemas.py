@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from lamina_index.listing import MAX_PAGE
 from lamina_index.manifest import Metadata
-from lamina_service.schemas import Reply, Request, check_range, from_digits
+from lamina_service.schemas import Reply, Request, check_range, from_digits, never_null
 
 MAX_IDS = 10_000
 MAX_TOLD = 100
@@ -125,10 +125,14 @@ class DeleteRequest(Request):
     )
 
     ids: Annotated[list[str], Field(min_length=1, max_length=MAX_IDS)] | None = Field(
-        None, description="those that are not there do no harm"
+        None,
+        description="those that are not there do no harm",
+        json_schema_extra=never_null,
     )
     filter: Annotated[dict[str, Any], Field(json_schema_extra={"minProperties": 1})] | None = Field(
-        None, description="all documents that pass; `{}`, which passes all, is refused"
+        None,
+        description="all documents that pass; `{}`, which passes all, is refused",
+        json_schema_extra=never_null,
     )
 
     @model_validator(mode="after")

@@ -68,3 +68,18 @@ def _correct(operation: dict[str, Any]) -> None:
         operation["security"].insert(0, {})
     if "application/json" in operation["responses"].get("422", {}).get("content", {}):
         del operation["responses"]["422"]
+    for parameter in operation.get("parameters", ()):
+        if parameter["in"] == "query":
+            _correct_query(parameter)
+
+
+def _correct_query(parameter: dict[str, Any]) -> None:
+    """Drop `null`, which no address can hold, and say of JSON in a parameter what it may be."""
+    schema = parameter["schema"]
+    if "anyOf" in schema:
+        [given] = [option for option in schema.pop("anyOf") if option != {"type": "null"}]
+        schema = parameter["schema"] = given | schema
+    if "contentMediaType" in schema:
+        content = {"schema": schema["contentSchema"]}
+        parameter["content"] = {schema["contentMediaType"]: content}
+        del parameter["schema"]

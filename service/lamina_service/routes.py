@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import orjson
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from lamina_service.catalog import Catalog
 from lamina_service.direct_route import ReadRoute, json_response
@@ -45,7 +47,7 @@ async def search(request: Request, collection: str, body: SearchRequest) -> Resp
     responses=problems(404, 409, 422, 429, 507),
 )
 async def search_by_link(
-    request: Request, collection: str, parameters: SearchParameters
+    request: Request, collection: str, parameters: Annotated[SearchParameters, Query()]
 ) -> Response:
     """Find documents by a query text in the address."""
     return await search(request, collection, parameters.as_request())

@@ -34,6 +34,12 @@ def from_digits(value: Any) -> Any:
     return int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 20 else value
 
 
+def never_null(schema: dict[str, Any]) -> None:
+    """Document a field that may be left out but not be null."""
+    schema |= schema.pop("anyOf")[0]
+    del schema["default"]
+
+
 class Request(BaseModel):
     """A body that is taken as it is or refused."""
 

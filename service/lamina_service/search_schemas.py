@@ -27,7 +27,7 @@ from lamina_index.search_options import (
     Mode,
 )
 from lamina_index.service_client import MAX_TOP_K
-from lamina_service.schemas import Reply, Request, check_range, from_digits
+from lamina_service.schemas import Reply, Request, check_range, from_digits, never_null
 
 MAX_WINDOW = 10_000
 """`offset + top_k` may not go beyond, nor may the `top_k` of a batch's searches together."""
@@ -36,12 +36,6 @@ MAX_BATCH_RERANK = 1000
 MAX_DIMENSION = 16_384
 MAX_FIELDS = 1000
 MAX_FACETS = 16
-
-
-def _never_null(schema: dict[str, Any]) -> None:
-    """Document a field that may be left out but not be null."""
-    schema |= schema.pop("anyOf")[0]
-    del schema["default"]
 
 
 def _as_list(value: Any) -> Any:
@@ -137,11 +131,11 @@ class SearchRequest(Wanted):
         }
     )
 
-    query: str | None = Field(None, description="text to search for", json_schema_extra=_never_null)
+    query: str | None = Field(None, description="text to search for", json_schema_extra=never_null)
     vector: Vector | None = Field(
         None,
         description="of the collection's dimension, not all zero; it is normalised",
-        json_schema_extra=_never_null,
+        json_schema_extra=never_null,
     )
     mode: Mode = Field("dense", description=_MODE)
     fusion: Fusion = Field(DEFAULT_FUSION, description=_FUSION)
