@@ -36,6 +36,7 @@ routers = (read_router, write_router, admin_router)
 
 _PLAIN = CollectionRequest(fields={}, chunking=None)
 _AS_BEFORE = CompactRequest(factory=None)
+_ALL = SnapshotRequest()
 _MADE: dict[int | str, dict[str, Any]] = {201: {"model": CollectionReply, "description": "Made"}}
 
 NewName = Annotated[str, Path(pattern=NAME_PATTERN)]
@@ -76,7 +77,9 @@ async def delete_collection(request: Request, collection: str) -> Response:
     response_model=SnapshotReply,
     responses=problems(404, 409, 413, 415, 422, 429, 507),
 )
-async def archive_collection(request: Request, collection: str, body: SnapshotRequest) -> Response:
+async def archive_collection(
+    request: Request, collection: str, body: SnapshotRequest = _ALL
+) -> Response:
     """Write a collection to one verified file in the folder LAMINA_SNAPSHOTS; may take minutes."""
     service: Service = request.app.state.service
     archive = partial(collection_work.archive, service)

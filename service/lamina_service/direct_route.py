@@ -14,6 +14,10 @@ import orjson
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.routing import Match
+from starlette.types import Receive, Send
+from starlette.types import Scope as RequestScope
 
 from lamina_service.access import check_access
 from lamina_service.errors import MediaTypeError
@@ -35,6 +39,12 @@ class DirectRoute(APIRoute):
     access: ClassVar[Scope | None] = None
     """The scope that a key must have; None leaves the route open."""
 
+    async def handle(self, scope: RequestScope, receive: Receive, send: Send) -> None:
+        """Answer; or, if no route of this path takes the method, tell those that they take."""
+        if self.methods and scope["method"] not in self.methods:
+            raise HTTPException(405, headers={"Allow": ", ".join(_methods_of_path(scope))})
+        await super().handle(scope, receive, send)
+
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override] # a coroutine is one
         handler: Callable[..., Awaitable[Response]] = self.endpoint
         access = self.access
@@ -51,8 +61,11 @@ class DirectRoute(APIRoute):
                 await _follow(request.app.state.service, arguments["collection"])
             if body_model is not None:
                 content = await request.body()
-                if content or not may_be_left_out:
+                has_body = bool(content) or not may_be_left_out
+                # A page elsewhere can have a browser POST without a body, but not with this type.
+                if has_body or "origin" in request.headers:
                     check_json(media_type(request))
+                if has_body:
                     arguments["body"] = body_model.model_validate_json(content)
             if query_model is not None:
                 arguments["parameters"] = query_model.model_validate(_query(request))
@@ -104,6 +117,17 @@ def check_json(kind: str, *, alternative: str = "") -> None:
             f"Content-Type is {kind or 'missing'}; send JSON with Content-Type: application/json"
             + (f" or {alternative}" if alternative else "")
         )
+
+
+def _methods_of_path(scope: RequestScope) -> list[str]:
+    """Collect the methods of all routes of a request's path; the router names one route's only."""
+    found = {
+        method
+        for route in scope["app"].routes
+        if route.matches(scope)[0] is not Match.NONE
+        for method in route.methods
+    }
+    return sorted(found | {"HEAD"} if "GET" in found else found)  # `Edge` makes a GET of HEAD
 
 
 def _has_default(handler: Callable[..., object], name: str) -> bool:

@@ -22,7 +22,8 @@ class Edge:
 
     A reply carries `X-Request-ID`, the request's own if it sent a sane one. Bodies are counted as
     they stream in and refused at the limit, unless a handler lifts it. An error that no handler
-    foresaw is logged with the request id and answered with a fixed text.
+    foresaw is logged with the request id and answered with a fixed text. HEAD goes to the route of
+    GET; the server sends that reply without its body.
     """
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics, max_body_bytes: int) -> None:
@@ -38,6 +39,9 @@ class Edge:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
+        method = scope["method"]
+        if method == "HEAD":
+            scope = {**scope, "method": "GET"}  # the server's own scope still says HEAD
         request_id, declared_bytes = _read_head(scope)
         status = 0
 
@@ -62,7 +66,7 @@ class Edge:
         finally:
             route = getattr(scope.get("route"), "path", "(none)")
             seconds = time.perf_counter() - started
-            self._metrics.requested(scope["method"], route, status, seconds)
+            self._metrics.requested(method, route, status, seconds)
 
 
 def _read_head(scope: Scope) -> tuple[bytes, int]:

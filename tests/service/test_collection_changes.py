@@ -100,12 +100,25 @@ def test_what_no_collection_can_be_like_is_refused(app: Any, body: Any, where: s
 
 
 def test_a_body_must_be_json_where_there_is_one(app: Any) -> None:
-    reply = app.client.put("/v1/collections/new", content=b"{}")
-    assert problem(reply) == (415, "unsupported-media-type")
-    assert problem(app.client.post("/v1/collections/small/snapshot")) == (
-        415,
-        "unsupported-media-type",
-    )
+    for method, path in (("PUT", "new"), ("POST", "small/snapshot"), ("POST", "small/compact")):
+        reply = app.client.request(method, f"/v1/collections/{path}", content=b"{}")
+        assert problem(reply) == (415, "unsupported-media-type")
+
+
+@pytest.mark.parametrize("route", ["snapshot", "compact"])
+def test_a_body_in_which_nothing_is_asked_for_may_be_left_out(app: Any, route: str) -> None:
+    reply = app.client.post(f"/v1/collections/small/{route}")
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["documents"] == 14
+
+
+@pytest.mark.parametrize("route", ["snapshot", "compact"])
+def test_a_page_elsewhere_cannot_make_a_browser_ask_without_a_body(app: Any, route: str) -> None:
+    """A browser asks first (CORS) before it sends this Content-Type to another origin."""
+    path, origin = f"/v1/collections/small/{route}", {"Origin": "https://elsewhere.example"}
+    assert problem(app.client.post(path, headers=origin)) == (415, "unsupported-media-type")
+    json_type = {"Content-Type": "application/json"}
+    assert app.client.post(path, headers=origin | json_type).status_code == 200
 
 
 def test_no_path_leads_out_of_the_folder(app: Any, folder: Path) -> None:
