@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,6 @@ from lamina_training.training_data import (
     read_labelled,
     read_labels,
     read_names,
-    stream_dataset,
     to_dataset,
 )
 
@@ -282,29 +280,6 @@ def test_a_seed_fixes_the_order() -> None:
     assert first == same
     assert first not in (other, in_order)
     assert sorted(first, key=int) == in_order
-
-
-def test_a_stream_is_read_anew_and_shuffled_within_its_buffer(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.tsv", "sentence", *map(str, range(100)))
-    read = partial(read_examples, path, columns=["sentence"])
-    plain = stream_dataset(read, texts=1)
-    assert anchors(plain) == anchors(plain) == [str(number) for number in range(100)]
-    first, same, other = (
-        stream_dataset(read, texts=1, seed=seed, buffer_size=10) for seed in (1, 1, 2)
-    )
-    order = anchors(first)
-    assert order == anchors(same)
-    assert order not in (anchors(other), anchors(plain))
-    assert all(int(text) - place < 10 for place, text in enumerate(order))
-    first.set_epoch(1)
-    assert sorted(anchors(first)) == sorted(order)
-    assert anchors(first) != order
-
-
-def test_a_stream_carries_the_same_rows_as_the_dataset(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.tsv", "a\tp\tc", "one\ttwo\t7", "three\tfour\t8")
-    read = partial(read_examples, path, columns="ap", clusters="cc")
-    assert list(stream_dataset(read, texts=2)) == list(to_dataset(read()))
 
 
 def test_the_public_training_files_are_read(shared_data: Path) -> None:

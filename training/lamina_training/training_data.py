@@ -6,9 +6,8 @@ and `read_labels`, whose results are the data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -23,7 +22,6 @@ KEY_COLUMN = "label"
 """sentence-transformers hands this column to the loss and compares no texts in it."""
 
 MAX_LABELS = 1000
-SHUFFLE_BUFFER = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,33 +205,6 @@ def to_dataset(examples: Iterable[Example], *, seed: int | None = None) -> datas
             columns[name].append(cell)
     dataset = datasets.Dataset.from_dict(columns, features=features)
     return dataset if seed is None else dataset.shuffle(seed=seed)
-
-
-def stream_dataset(
-    read: Callable[[], Iterable[Example]],
-    *,
-    texts: int,
-    seed: int | None = None,
-    buffer_size: int = SHUFFLE_BUFFER,
-) -> datasets.IterableDataset:
-    """Stream examples to sentence-transformers' trainer, for files larger than memory.
-
-    Args:
-        read: Starts reading from the beginning, as `partial(read_examples, ...)` does.
-        texts: Of each example; columns as in `to_dataset`.
-        seed: Of the order; None keeps that of the file. Examples are drawn from a buffer, so one
-            moves forward by at most `buffer_size` places; the same seed gives the same order, and
-            `set_epoch` another.
-        buffer_size: Examples held in memory.
-    """
-    dataset = datasets.IterableDataset.from_generator(
-        partial(_rows_of, read), features=_features(texts)
-    )
-    return dataset if seed is None else dataset.shuffle(seed=seed, buffer_size=buffer_size)
-
-
-def _rows_of(read: Callable[[], Iterable[Example]]) -> Iterator[dict[str, object]]:
-    return map(_as_row, read())
 
 
 def _as_row(example: Example) -> dict[str, object]:
