@@ -20,7 +20,7 @@ from lamina_training.study import runner
 from lamina_training.study.definition import Study, StudyError, cells_of, merge, read_study
 from lamina_training.study.embedded import ExitEmbeddings
 from lamina_training.study.measures import measure_encoder, read_tasks
-from lamina_training.study.page import write_page
+from lamina_training.study.page import write_index, write_page
 from lamina_training.study.results import append_result, load_results, read_results
 from lamina_training.study.runner import Place, run_study
 from lamina_training.study.statistics import estimate, paired_difference
@@ -261,6 +261,11 @@ def test_each_run_is_done_once_and_leaves_its_line(study: Study, place: Place) -
     assert run_study(study, place, origin="test", most=2, tell=told.append) == 2
     assert run_study(study, place, origin="test", tell=told.append) == 3
     assert run_study(study, place, origin="test", tell=told.append) == 0
+    for line in read_results(place.results).values():
+        assert line["commit"] is None or len(line["commit"].split()[0]) >= 12
+        hashed = line.get("data", {}).values()
+        assert all(len(each) == 64 for each in hashed)
+        assert bool(hashed) == (line["arm"] != "base")
     assert len(told) == 5
     assert told[-1].startswith("attention-2: done in")
     lines = read_results(place.results)
@@ -364,6 +369,8 @@ def test_an_interval_is_students() -> None:
     assert found.half_width == pytest.approx(4.302653 / np.sqrt(3), rel=1e-6)
     assert estimate([5.0]).half_width is None
     assert not estimate([5.0]).differs
+    assert estimate([1.0, 1.1, 1.2]).differs
+    assert not estimate([1.0, 1.0]).differs  # two that agree by chance are no evidence
     with pytest.raises(ValueError, match="no value"):
         estimate([])
 
@@ -386,6 +393,8 @@ def test_a_page_is_a_function_of_results_and_shows_what_is_missing(
     path = tmp_path / "studies" / "tiny.toml"
     scores = {("base", 1): 0.1, ("mean", 1): 0.5, ("mean", 2): 0.6, ("attention", 1): 0.7}
     scores[("attention", 2)] = 0.8
+    seconds = {("base", 1): 0.0, ("mean", 1): 8.0, ("mean", 2): 4.0, ("attention", 1): 4.0}
+    seconds[("attention", 2)] = 6.0
     lines = {}
     for cell in cells_of(study, origin="test"):
         numbers = {"quora_mrr": scores[cell.arm, cell.seed], "stsb_dev": 80.0}
@@ -398,7 +407,7 @@ def test_a_page_is_a_function_of_results_and_shows_what_is_missing(
             "drop_rates": [],
             "steps": 2,
             "resumed": False,
-            "train_cpu_seconds": 4.0,
+            "train_cpu_seconds": seconds[cell.arm, cell.seed],
             "cpu_seconds": 1800,
             "machine": {"torch": "2", "system": "Linux"},
         }
@@ -408,7 +417,7 @@ def test_a_page_is_a_function_of_results_and_shows_what_is_missing(
             append_result(path.parent / "results" / "tiny.jsonl", line)
     write_page(load_results(study, path), path, tmp_path / "pages")
     page = (tmp_path / "pages" / "tiny.md").read_text()
-    assert "4 of 5 runs have a result." in page
+    assert "4 of 5 runs have a result, so the numbers are interim." in page
     assert "| mean | 2 | 80.00 ± 0.00 | 0.5500 ± 0.6353 |" in page
     assert "| attention, kept | 1 | 80.00 (+0.00) | 0.7000 (+0.2000) |" in page
     assert "Not done (arm and seeds): attention 2." in page
@@ -419,8 +428,10 @@ def test_a_page_is_a_function_of_results_and_shows_what_is_missing(
         write_page(load_results(study, path), path, tmp_path / "pages")
         text = (tmp_path / "pages" / "tiny.md").read_text()
         assert "None is missing." in text
-        # By 0.2 with both seeds: no spread at all.
-        assert "0.7500 ± 0.6353 (**+0.2000 ± 0.0000**)" in text
+        # By 0.2 with both seeds: no spread at all, but two are too few to call it a difference.
+        assert "0.7500 ± 0.6353 (+0.2000 ± 0.0000)" in text
+        assert "| mean | 3.00 | 1.00x |" in text
+        assert "| attention | 2.50 | 1.00x |" in text  # 0.5 times and 1.5 times, seed by seed
     svg = (tmp_path / "pages" / "tiny-curve.svg").read_bytes()
     write_page(load_results(study, path), path, tmp_path / "again")
     assert (tmp_path / "again" / "tiny-curve.svg").read_bytes() == svg
@@ -429,6 +440,8 @@ def test_a_page_is_a_function_of_results_and_shows_what_is_missing(
 def test_pages_and_results_that_are_committed_belong_together(
     repository: Path, tmp_path: Path
 ) -> None:
+    studies = {}
+    committed = repository / "docs" / "studies"
     for path in sorted((repository / "training" / "studies").glob("*.toml")):
         named = path.relative_to(repository)
         found = read_study(path)
@@ -436,9 +449,31 @@ def test_pages_and_results_that_are_committed_belong_together(
         lines = read_results(path.parent / "results" / f"{path.stem}.jsonl")
         assert lines.keys() <= {cell.fingerprint for cell in results.cells}, named
         write_page(results, named, tmp_path)
-        committed = repository / "docs" / "studies"
+        studies[named] = results
         for made in tmp_path.glob(f"{path.stem}*"):
             if made.suffix == ".md":
                 assert made.read_text() == (committed / made.name).read_text(), made.name
             else:
                 assert (committed / made.name).is_file(), made.name
+    index = (committed / "README.md").read_text()
+    (tmp_path / "README.md").write_text(index)
+    write_index(studies, tmp_path)
+    assert (tmp_path / "README.md").read_text() == index
+
+
+def test_an_index_tells_how_far_studies_are(study: Study, tmp_path: Path) -> None:
+    answered = study.model_copy(update={"answer": "\nIt\ndoes. By 0.2.\n"})
+    studies = {
+        tmp_path / "tiny.toml": load_results(study, tmp_path / "tiny.toml"),
+        tmp_path / "done.toml": load_results(answered, tmp_path / "done.toml"),
+    }
+    write_index(studies, tmp_path)  # there is nothing to write it into
+    readme = tmp_path / "README.md"
+    readme.write_text("Before\n<!-- studies -->\nold\n<!-- /studies -->\nafter\n")
+    write_index(studies, tmp_path)
+    text = readme.read_text()
+    assert "| [Tiny](tiny.md) | none yet | 0 of 5 |" in text
+    assert "| [Tiny](done.md) | It does | 0 of 5 |" in text
+    assert text.startswith("Before\n<!-- studies -->\n|")
+    assert text.endswith("|\n<!-- /studies -->\nafter\n")
+    assert "old" not in text

@@ -48,10 +48,11 @@ def study(
     """
     with training_extra():
         from lamina_training.study.definition import StudyError, read_study
-        from lamina_training.study.page import write_page
+        from lamina_training.study.page import write_index, write_page
         from lamina_training.study.results import load_results, results_file
         from lamina_training.study.runner import Place, run_study
     quiet_transformers()
+    written = {}
     for file in files:
         found = read_study(file)
         unknown = [name for name in arms or () if name not in found.arms]
@@ -61,6 +62,7 @@ def study(
             loaded = load_results(found, file, results=results)
             if pages:
                 write_page(loaded, file, pages)
+                written[file] = loaded
             for cell in loaded.cells if show else ():
                 state = "missing" if cell in loaded.missing else "done"
                 typer.echo(f"{file.stem}\t{cell.arm}\t{cell.seed}\t{state}")
@@ -76,6 +78,8 @@ def study(
             tell=partial(_tell, file.stem),
         )
         typer.echo(f"{path}: {done} runs added")
+    if pages:
+        write_index(written, pages)
 
 
 def _tell(study: str, line: str) -> None:

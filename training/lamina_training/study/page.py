@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from lamina_training.markdown import markdown_table
 from lamina_training.study.pictures import draw_study
 from lamina_training.study.results import StudyResults
-from lamina_training.study.statistics import Estimate, estimate, paired_difference
+from lamina_training.study.statistics import FEWEST, Estimate, estimate, paired_difference
 
 _QUALITY = {
     "stsb_dev": ("STS-B dev", 2),
@@ -28,6 +29,7 @@ _GEOMETRY = {
     "anisotropy": ("anisotropy", 3),
     "effective_rank": ("effective rank", 1),
 }
+_INDEX_BEGIN, _INDEX_END = "<!-- studies -->", "<!-- /studies -->"
 _SHARES = ("dev_last", "dev_best")
 """Measures in shares of 1, shown in hundredths."""
 
@@ -51,19 +53,45 @@ def write_page(found: StudyResults, path: Path, folder: Path) -> None:
     (folder / f"{name}.md").write_text(page, encoding="utf-8")
 
 
+def write_index(studies: Mapping[Path, StudyResults], folder: Path) -> None:
+    """Write how far each study is and what it answers into the folder's README.md, if it asks.
+
+    Args:
+        studies: By file.
+        folder: Of the pages. The table takes the place of what stands between the two marks in its
+            README.md; without marks nothing is written.
+    """
+    path = folder / "README.md"
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    before, begin, rest = text.partition(_INDEX_BEGIN)
+    _, end, after = rest.partition(_INDEX_END)
+    if not end:
+        return
+    rows = []
+    for file, found in studies.items():
+        answer = " ".join(found.study.answer.split())
+        done = f"{len(found.cells) - len(found.missing)} of {len(found.cells)}"
+        first = answer.partition(". ")[0].removesuffix(".")
+        rows.append([f"[{found.study.title}]({file.stem}.md)", first or "none yet", done])
+    table = "\n".join(markdown_table(["study", "answer, in short", "runs done"], rows, numbers=2))
+    path.write_text(f"{before}{begin}\n{table}\n{end}{after}", encoding="utf-8")
+
+
 def _parts(found: StudyResults, path: Path, pictures: Sequence[str]) -> Iterable[str]:
     study = found.study
     yield f"# {study.title}"
     yield study.question.strip()
     yield f"**{study.answer.strip() or 'No answer yet.'}**"
     done, total = len(found.cells) - len(found.missing), len(found.cells)
-    yield f"{done} of {total} runs have a result."
+    interim = ", so the numbers are interim" if 0 < done < total else ""
+    yield f"{done} of {total} runs have a result{interim}."
     if done:
         yield _table(found, _QUALITY)
         yield (
             "Means over seeds ± half of the 95% interval of the mean; in brackets the difference "
             f"from *{found.title(*found.reference)}*, seed by seed, in bold where its interval "
-            "leaves out 0. Intervals tell of other seeds, not of other test sets."
+            f"leaves out 0 and {FEWEST} or more seeds have both. Intervals tell of other seeds, "
+            "not of other test sets."
         )
         if geometry := _table(found, _GEOMETRY):
             yield "## Geometry\n\n" + geometry
@@ -102,6 +130,8 @@ def _cell(found: StudyResults, row: tuple[str, str], measure: str, digits: int) 
     if difference is None:
         return text
     shown = _shown(difference, digits, sign="+")
+    if difference.n < len(values):
+        shown += f", {difference.n} of the seeds"
     return f"{text} ({f'**{shown}**' if difference.differs else shown})"
 
 
@@ -119,10 +149,10 @@ def _costs(found: StudyResults) -> str:
     reference = _seconds_per_step(found, found.reference[0])
     rows = []
     for name, arm in found.study.arms.items():
-        seconds = _seconds_per_step(found, name)
-        if seconds is not None:
-            ratio = "" if reference is None else f"{seconds / reference:.2f}x"
-            rows.append([arm.title, f"{seconds:.2f}", ratio])
+        if seconds := _seconds_per_step(found, name):
+            ratios = [each / reference[seed] for seed, each in seconds.items() if seed in reference]
+            ratio = f"{statistics.median(ratios):.2f}x" if ratios else ""
+            rows.append([arm.title, f"{statistics.median(seconds.values()):.2f}", ratio])
     if not rows:
         return ""
     lines = list(found.lines.values())
@@ -130,19 +160,18 @@ def _costs(found: StudyResults) -> str:
     machine = lines[0]["machine"]
     return (
         "\n".join(markdown_table(["", "CPU seconds a step", "of the reference's"], rows, numbers=1))
-        + "\n\nMedians over seeds, dev scores included. These runs together took "
-        f"{hours:.1f} CPU hours; torch {machine['torch']}, {machine['system']}."
+        + "\n\nMedians over seeds, of ratios taken seed by seed; dev scores included. These runs "
+        f"together took {hours:.1f} CPU hours; torch {machine['torch']}, {machine['system']}."
     )
 
 
-def _seconds_per_step(found: StudyResults, arm: str) -> float | None:
-    """Take the median of runs that were not broken off, in whose time a part is missing."""
-    each = sorted(
-        line["train_cpu_seconds"] / line["steps"]
-        for line in found.of_arm(arm).values()
+def _seconds_per_step(found: StudyResults, arm: str) -> dict[int, float]:
+    """What a step took by seed; left out are runs broken off, in whose time a part is missing."""
+    return {
+        seed: line["train_cpu_seconds"] / line["steps"]
+        for seed, line in found.of_arm(arm).items()
         if "steps" in line and not line["resumed"]
-    )
-    return each[len(each) // 2] if each else None
+    }
 
 
 def _again(found: StudyResults, path: Path) -> str:

@@ -6,6 +6,7 @@ import fcntl
 import os
 import platform
 import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ import torch
 
 from lamina_training.encoder_folder import find_encoder, load_encoder
 from lamina_training.metrics_log import TRAINING_LOSS, read_metrics
-from lamina_training.run_folder import METRICS_FILE, RUN_FILE
+from lamina_training.run_folder import METRICS_FILE, RUN_FILE, read_json
 from lamina_training.starting_encoder import starting_encoder
 from lamina_training.study.definition import Cell, Study, cells_of
 from lamina_training.study.measures import StudyTasks, measure_encoder, read_tasks
@@ -103,6 +104,7 @@ def _run(cell: Cell, study: Study, tasks: StudyTasks | None, place: Place) -> di
         "seed": cell.seed,
         "fingerprint": cell.fingerprint,
         "machine": _machine(),
+        "commit": _commit(),
     }
     cpu = time.process_time()
     log: list[dict[str, Any]] = []
@@ -111,6 +113,7 @@ def _run(cell: Cell, study: Study, tasks: StudyTasks | None, place: Place) -> di
         ended = train(cell.config, folder, cache=place.cache, resume=begun)
         log = read_metrics(folder / METRICS_FILE)
         line |= {
+            "data": read_json(folder / RUN_FILE)["data"],
             "steps": ended.steps,
             "best_step": ended.best_step,
             "resumed": begun,
@@ -197,3 +200,18 @@ def _machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
     }
+
+
+def _commit() -> str | None:
+    """The commit of this code and whether it was changed since; None outside a repository."""
+    here = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(here), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--", "..", ":(top)index")
+        return git("rev-parse", "--short=12", "HEAD") + (" with changes" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None

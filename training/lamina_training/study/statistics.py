@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from scipy.stats import t as student
 
 CONFIDENCE = 0.95
+FEWEST = 3
+"""Values from which an interval may call a difference one. Two can lie together by chance, and the
+interval of two is then far too short."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,13 @@ class Estimate:
 
     @property
     def differs(self) -> bool:
-        """Whether the interval leaves out 0, as one of a difference should to be called one."""
-        return self.half_width is not None and abs(self.mean) > self.half_width
+        """Whether the interval leaves out 0, as one of a difference should to be called one.
+
+        Never of less than `FEWEST` values.
+        """
+        if self.half_width is None or self.n < FEWEST:
+            return False
+        return abs(self.mean) > self.half_width
 
 
 def estimate(values: Sequence[float]) -> Estimate:
