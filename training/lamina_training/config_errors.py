@@ -20,7 +20,7 @@ def explain(kind: type[BaseModel], given: Mapping[str, Any], error: ValidationEr
 
 
 def _problem(kind: type[BaseModel], given: Mapping[str, Any], problem: dict[str, Any]) -> str:
-    place = _place(given, problem["loc"])
+    place = _place(given, problem["loc"], missing=problem["type"] == "missing")
     name = ".".join(map(str, place))
     if problem["type"] == "extra_forbidden":
         known = ", ".join(_known_keys(kind, given, place[:-1]))
@@ -35,12 +35,18 @@ def _problem(kind: type[BaseModel], given: Mapping[str, Any], problem: dict[str,
     return f"{name}: {message}, found {problem['input']!r}"
 
 
-def _place(given: Any, loc: Sequence[int | str]) -> tuple[int | str, ...]:
-    """Take out of an error's place what is no key of the file: the tags of pydantic's unions."""
+def _place(given: Any, loc: Sequence[int | str], *, missing: bool) -> tuple[int | str, ...]:
+    """Take out of an error's place what is no key of the file: the tags of pydantic's unions.
+
+    Args:
+        given: What was given.
+        loc: The place as pydantic has it.
+        missing: Whether its last part is a key that the file lacks, and so no tag.
+    """
     place: list[int | str] = []
     for number, part in enumerate(loc):
         last = number == len(loc) - 1
-        if isinstance(given, Mapping) and (part in given or last):
+        if isinstance(given, Mapping) and (part in given or (last and missing)):
             place.append(part)
             given = given.get(str(part))
         elif isinstance(given, Sequence) and not isinstance(given, str) and isinstance(part, int):

@@ -7,6 +7,8 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from lamina_training.idle_settings import refuse_idle
+
 Mode = Literal[
     "cls", "mean", "max", "first_last_mean", "last2_mean", "cls_mean_concat", "layer_attention"
 ]
@@ -59,12 +61,8 @@ class LayerPoolingConfig(BaseModel):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.mode != "layer_attention":
-            fields = type(self).model_fields
             of_attention = ("query", "key_value", "concat_cls", "scale", "single_query")
-            if idle := [n for n in of_attention if getattr(self, n) != fields[n].default]:
-                raise ValueError(
-                    f"{', '.join(idle)}: only layer_attention has that, mode is {self.mode}"
-                )
+            refuse_idle(self, of_attention, f"only layer_attention has that, mode is {self.mode}")
         elif self.head == "wide_mlp":
             raise ValueError("head wide_mlp: a control without attention; use mlp or none")
         if self.concatenates and self.head == "none":

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from lamina_index.errors import LaminaError
 from lamina_training.attention_dropout.config import AttendOut, AttentionDropoutConfig, NoChange
 from lamina_training.config_errors import explain
+from lamina_training.idle_settings import refuse_idle
 from lamina_training.layer_pooling_config import LayerPoolingConfig
 
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
@@ -62,7 +63,8 @@ class TextFile(_Table):
     Attributes:
         file: TSV, CSV or JSONL, plain or gzip.
         columns: Of the texts: one; anchor and positive; or these and hard negatives.
-        clusters: For each text the column with the id of the texts that say the same.
+        clusters: For each text the column with the id of the texts that say the same; an empty
+            name where there is none.
         where: Take only rows whose column has one of these values.
         texts: The columns hold ids, and this their texts.
         cluster_of: The clusters of those ids, instead of `clusters`.
@@ -78,6 +80,21 @@ class TextFile(_Table):
     cluster_of: Names | None = None
     half: Literal["even", "odd"] | None = None
     limit: Positive | None = None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if len(set(self.columns)) < len(self.columns):
+            raise ValueError(f"columns: found {list(self.columns)}; name each once")
+        if self.texts is not None:
+            refuse_idle(self, ["clusters"], "columns hold ids, by texts; give cluster_of instead")
+        elif self.cluster_of is not None:
+            raise ValueError("cluster_of: columns hold texts, not ids; give clusters, or texts too")
+        if self.clusters and len(self.clusters) != len(self.columns):
+            raise ValueError(
+                f"clusters: found {len(self.clusters)} for {len(self.columns)} columns; name one "
+                'for each, "" where there is none'
+            )
+        return self
 
 
 class LabelledFile(_Table):
@@ -234,7 +251,13 @@ class _Config(_Table):
 
 
 class Contrastive(_Table):
-    """The loss of `ContrastiveLoss`, or with `mini_batch_size` of its cached form."""
+    """The loss of `ContrastiveLoss`, or with `mini_batch_size` of its cached form.
+
+    Attributes:
+        hard_negative_weight: For sources with a third column.
+        self_supervised_weight: For the scheme `hybrid`.
+        mask_duplicates: Whether texts that say the same are kept from being negatives.
+    """
 
     scheme: Literal["supervised", "self_supervised", "hybrid"] = "supervised"
     temperature: Annotated[float, Field(gt=0)] = 0.05
@@ -242,6 +265,13 @@ class Contrastive(_Table):
     self_supervised_weight: Weight = 1.0
     mask_duplicates: bool = True
     mini_batch_size: Positive | None = None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.scheme != "hybrid":
+            only = f"only scheme hybrid has that, scheme is {self.scheme}"
+            refuse_idle(self, ["self_supervised_weight"], only)
+        return self
 
 
 class ContrastiveConfig(_Config):
@@ -266,6 +296,15 @@ class ContrastiveConfig(_Config):
                 f"contrastive.scheme {self.contrastive.scheme}: needs sources of two columns or "
                 f"more (anchor, positive, hard negatives), data.train has {_listed(columns)}"
             )
+        if max(columns) < 3:
+            refuse_idle(
+                self.contrastive,
+                ["hard_negative_weight"],
+                f"only a third column holds hard negatives, data.train has {_listed(columns)}",
+                under="contrastive.",
+            )
+        if not self.contrastive.mask_duplicates:
+            _refuse_clusters(self.data, "nothing reads them, contrastive.mask_duplicates is false")
         dropout = self.attention_dropout
         if isinstance(dropout, AttendOut) and self.contrastive.mini_batch_size is not None:
             raise ValueError(
@@ -295,8 +334,9 @@ class Distil(_Table):
             student's miss. The teacher then reads each batch beside the student, and must have its
             tokenizer.
         token_layers: The teacher's layers, counted from 0, whose states are compared: one for each
-            of the student's, or one alone for its last; None is the teacher's last.
-        temperature: Of both distributions.
+            of the student's, or one alone for its last; None is the teacher's last. Only with
+            `token_weight`.
+        temperature: Of both distributions. Only with `similarity_weight`.
         together: The texts of a row stay in one batch, so that texts which are alike are compared;
             `run.batch_size` counts rows then. The teacher reads beside the student, as above.
     """
@@ -315,6 +355,10 @@ class Distil(_Table):
     def _has_a_term(self) -> Self:
         if not (self.vector_weight or self.similarity_weight or self.token_weight):
             raise ValueError("vector_weight, similarity_weight, token_weight: one must be above 0")
+        if not self.token_weight:
+            refuse_idle(self, ["token_layers"], "token_weight is 0; raise it, or compare no layers")
+        if not self.similarity_weight:
+            refuse_idle(self, ["temperature"], "only similarities have one, similarity_weight is 0")
         return self
 
 
@@ -326,6 +370,18 @@ class DistilConfig(_Config):
     data: TextData
     dev: Dev = Dev()
     distil: Distil
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        _refuse_clusters(self.data, "nothing reads them, only task contrastive has negatives")
+        a_row = min(len(s.columns) for s in self.data.train) if self.distil.together else 1
+        if self.distil.similarity_weight and (texts := self.run.batch_size * a_row) < 3:
+            raise ValueError(
+                f"run.batch_size: {self.run.batch_size} gives batches of {texts} texts, expected 3 "
+                "or more, since distil.similarity_weight compares each with two others; raise the "
+                "one, or set the other to 0"
+            )
+        return self
 
 
 class ClassificationConfig(_Config):
@@ -391,6 +447,11 @@ def parse_train_config(given: Mapping[str, Any], *, origin: str) -> TrainConfig:
         return kind.model_validate(given)
     except ValidationError as error:
         raise TrainConfigError(f"{origin}: {explain(kind, given, error)}") from error
+
+
+def _refuse_clusters(data: TextData, reason: str) -> None:
+    for number, source in enumerate(data.train):
+        refuse_idle(source, ["clusters", "cluster_of"], reason, under=f"data.train.{number}.")
 
 
 def _listed(counts: set[int]) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from lamina_training.idle_settings import refuse_idle
 
 Rate: TypeAlias = Annotated[float, Field(ge=0, le=0.9)]
 """A drop probability. Above 0.9 hardly a link is left, and AttendOut was never seen there."""
@@ -57,7 +59,7 @@ class ScheduledBernoulli(_Kind):
         low_layer, high_layer: Rate of the first and the last layer after the ramp; the layers
             between lie on a line. For some thousand examples try `low_layer` up to 0.9.
         ramp: Share of the training over which the rates move; 0 sets them at once.
-        table: A file of rates to replay instead (`write_rate_table`); the rest is then ignored.
+        table: A file of rates to replay instead of all these (`write_rate_table`).
     """
 
     kind: Literal["scheduled_bernoulli"] = "scheduled_bernoulli"
@@ -66,6 +68,13 @@ class ScheduledBernoulli(_Kind):
     high_layer: Rate = 0.1
     ramp: float = Field(default=0.5, ge=0, le=1)
     table: Path | None = None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.table is not None:
+            idle = ("start", "low_layer", "high_layer", "ramp")
+            refuse_idle(self, idle, "a table has all rates; leave it out or them")
+        return self
 
 
 class AttendOut(_Kind):
@@ -77,9 +86,9 @@ class AttendOut(_Kind):
         initial: Mean drop probability at the start, and through the warm-up.
         target: Budget p*: one number for the mean over all layers, so that layers may differ,
             or one for each layer, lowest first. Adversarial only.
-        budget_weight: Lambda, the weight of the squared distance to the budget.
+        budget_weight: Lambda, the weight of the squared distance to the budget. Adversarial only.
         cap: Largest drop probability.
-        temperature: Of the relaxed sample that carries the gradient.
+        temperature: Of the relaxed sample that carries the gradient. Adversarial only.
         head_size: d_g, the width of the generator's queries and keys.
         warmup: Share of the training for which the generators stay as they are.
         learning_rate: Of the generators, for the trainer's second optimiser group. At a tenth of
@@ -103,6 +112,17 @@ class AttendOut(_Kind):
     entropy_weight: float = Field(default=1e-3, ge=0)
     baseline_momentum: float = Field(default=0.9, ge=0, lt=1)
     held_out: float = Field(default=0.1, gt=0, lt=1)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.objective == "policy":
+            only, idle = "adversarial", ("target", "budget_weight", "temperature")
+        else:
+            only, idle = "policy", ("entropy_weight", "baseline_momentum", "held_out")
+        refuse_idle(self, idle, f"only objective {only} has that, objective is {self.objective}")
+        if self.objective == "adversarial" and self.budget_weight == 0:
+            refuse_idle(self, ["target"], "budget_weight is 0; raise it or leave the target out")
+        return self
 
 
 AttentionDropoutConfig: TypeAlias = Annotated[
