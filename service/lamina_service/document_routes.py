@@ -23,7 +23,6 @@ from lamina_service.document_schemas import (
     DocumentsReply,
     GetParameters,
     ListParameters,
-    NewDocument,
     UpsertReply,
 )
 from lamina_service.document_work import (
@@ -35,7 +34,7 @@ from lamina_service.document_work import (
     store_stream,
 )
 from lamina_service.edge import lift_body_limit
-from lamina_service.openapi import BEARER, problems
+from lamina_service.openapi import BEARER, NEW_DOCUMENT, problems
 from lamina_service.service import Service
 
 read_router = APIRouter(
@@ -51,11 +50,10 @@ NDJSON = "application/x-ndjson"
 
 def _upsert_body() -> dict[str, Any]:
     """Document both kinds of body; documents that do not fit are told in a reply, not refused."""
-    document = NewDocument.model_json_schema()
     documents = {
         "type": "array",
-        "items": {"anyOf": [document, {"description": "anything else is told in `errors`"}]},
-        "description": "at most LAMINA_MAX_DOCUMENTS",
+        "items": {"anyOf": [NEW_DOCUMENT, {}]},
+        "description": "at most LAMINA_MAX_DOCUMENTS; what is no such document is told in `errors`",
     }
     listed = {
         "type": "object",
@@ -77,7 +75,8 @@ def _upsert_body() -> dict[str, Any]:
                     "description": "a document a line, any number; each line at most "
                     "LAMINA_MAX_LINE_BYTES long",
                 },
-                "example": '{"id": "faq-17", "text": "How do I reset my password?"}\n',
+                "example": '{"id": "faq-17", "text": "How do I reset my password?"}\n'
+                '{"id": "faq-18", "text": "How do I get my money back?"}',
             },
         },
     }

@@ -8,7 +8,9 @@ from typing import Any
 from fastapi import FastAPI, Security
 from fastapi.openapi.utils import get_openapi
 from fastapi.security import HTTPBearer
+from pydantic import BaseModel
 
+from lamina_service.document_schemas import NewDocument
 from lamina_service.errors import PROBLEM_MEDIA_TYPE
 from lamina_service.schemas import ProblemReply
 
@@ -21,7 +23,15 @@ BEARER = Security(
 )
 """Documents that a route needs a key; `DirectRoute` checks it."""
 
-_REFERENCE = "#/components/schemas/Problem"
+_REFERENCE = "#/components/schemas/{model}"
+_PROBLEM = {"$ref": _REFERENCE.format(model="Problem")}
+NEW_DOCUMENT = {"$ref": _REFERENCE.format(model="NewDocument")}
+_UNFOUND: dict[str, type[BaseModel]] = {"Problem": ProblemReply, "NewDocument": NewDocument}
+"""Schemas that FastAPI finds in no signature."""
+
+_PATH_EXAMPLES = {"collection": "questions", "document_id": "faq-17", "alias": "live"}
+"""The names that docs/api.md uses too."""
+
 _ALWAYS = (401, 403, 500, 503)
 
 
@@ -30,7 +40,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {
         status: {
             "description": HTTPStatus(status).phrase,
-            "content": {PROBLEM_MEDIA_TYPE: {"schema": {"$ref": _REFERENCE}}},
+            "content": {PROBLEM_MEDIA_TYPE: {"schema": _PROBLEM}},
         }
         for status in sorted({*statuses, *_ALWAYS})
     }
@@ -49,10 +59,10 @@ class DocumentedApi(FastAPI):
                 routes=self.routes,
                 tags=self.openapi_tags,
             )
-            model = ProblemReply.model_json_schema(ref_template="#/components/schemas/{model}")
             schemas = schema.setdefault("components", {}).setdefault("schemas", {})
-            schemas.update(model.pop("$defs"))
-            schemas["Problem"] = model
+            for name, model in _UNFOUND.items():
+                unfound = model.model_json_schema(ref_template=_REFERENCE)
+                schemas |= {**unfound.pop("$defs", {}), name: unfound}
             for operations in schema["paths"].values():
                 for operation in operations.values():
                     _correct(operation)
@@ -71,6 +81,8 @@ def _correct(operation: dict[str, Any]) -> None:
     for parameter in operation.get("parameters", ()):
         if parameter["in"] == "query":
             _correct_query(parameter)
+        else:
+            parameter["example"] = _PATH_EXAMPLES[parameter["name"]]
 
 
 def _correct_query(parameter: dict[str, Any]) -> None:

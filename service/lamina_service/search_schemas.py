@@ -166,7 +166,7 @@ class SearchParameters(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    q: str = Field(description="text to search for")
+    q: str = Field(description="text to search for", examples=["how do I reset my password"])
     top_k: Annotated[TopK, BeforeValidator(from_digits)] = 10
     offset: Annotated[Offset, BeforeValidator(from_digits)] = Field(0, description=_WINDOW)
     fields: Annotated[FieldNames, BeforeValidator(_as_list)] | None = Field(
@@ -211,6 +211,12 @@ def _check_total(searches: list[SearchRequest]) -> list[SearchRequest]:
 
 class BatchRequest(Request):
     """Several searches; one that is refused refuses all."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"searches": [{"query": "refund"}, {"query": "lost parcel", "top_k": 3}]}]
+        }
+    )
 
     searches: Annotated[
         list[SearchRequest],

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -27,6 +27,9 @@ from lamina_index.encoder import Encoded, OnnxEncoder, Role
 from lamina_service.app import create_app
 from lamina_service.service import Service
 from lamina_service.settings import Settings
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 RUN = "from lamina_index.cli import run; run()"
 ODD_ID = "shelf/b 2?x=1#top%2F\"'\\é😀"
@@ -237,3 +240,38 @@ def held_encoder(
     monkeypatch.setattr(OnnxEncoder, "load", lambda *_, **__: encoder)
     yield encoder
     encoder.gate.set()
+
+
+BROWSER_FLAGS = (
+    "--no-sandbox --disable-gpu --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+)
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Any]:
+    """A real browser."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=BROWSER_FLAGS.split())
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Page]:
+    """A page whose scripts must not fail and which loads nothing from elsewhere."""
+    context = browser.new_context()
+    page: Page = context.new_page()
+    failures: list[str] = []
+    page.on("pageerror", lambda error: failures.append(str(error)))
+    page.on(
+        "request",
+        lambda request: (
+            None if "//127.0.0.1:" in request.url else failures.append(f"foreign {request.url}")
+        ),
+    )
+    yield page
+    context.close()
+    assert failures == []
