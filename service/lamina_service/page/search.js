@@ -52,11 +52,12 @@ async function search() {
   clearTimeout(timer);
   running.abort();
   running = new AbortController();
+  if (!collection.value) return; // why there is none stands on the page, and its name in the address
   const text = query.value.trim();
   if (text) similar = "";
   const where = new URLSearchParams({ collection: collection.value, ...(similar ? { similar } : { q: text }) });
   history.replaceState(null, "", text || similar ? `?${where}` : location.pathname);
-  if (!(text || similar) || !collection.value) {
+  if (!(text || similar)) {
     element("hits").replaceChildren();
     element("status").textContent = "";
     show(null);
@@ -84,17 +85,35 @@ async function search() {
   }
 }
 
+// A collection and its aliases, which can be chosen if it can be searched.
+function choices({ name, status, aliases, problem }) {
+  const reason = problem ? `: ${problem.detail}` : "";
+  const made = [new Option(name + reason, name), ...aliases.map((alias) => new Option(`${alias} → ${name}${reason}`, alias))];
+  for (const option of made) option.disabled = status !== "open";
+  return made;
+}
+
+// Choose what the address names, or the first that can be searched; never another in its place.
+function choose(asked) {
+  const options = [...collection.options];
+  const found = options.find((option) => (asked === null ? !option.disabled : option.value === asked));
+  collection.selectedIndex = found && !found.disabled ? found.index : -1;
+  if (collection.value) return;
+  if (!options.length) throw new Error("There is no collection here yet: `lamina index build` makes one.");
+  if (asked === null) throw new Error(options.map((option) => option.text).join("\n"));
+  throw new Error(found ? found.text : `There is no collection or alias ${asked} here; choose one.`);
+}
+
 async function start() {
   try {
     const { collections } = await call("v1/collections");
-    const open = collections.filter((found) => found.status === "open");
-    collection.replaceChildren(...open.map(({ name }) => new Option(name)));
-    if (!open.length) throw new Error("No collection can be searched here yet: `lamina index build` makes one.");
+    const failed = ({ status }) => Number(status !== "open"); // they come last: an alias may hide one
+    collection.replaceChildren(...collections.sort((one, other) => failed(one) - failed(other)).flatMap(choices));
     const asked = new URLSearchParams(location.search);
-    if (open.some(({ name }) => name === asked.get("collection"))) collection.value = asked.get("collection");
     query.value ||= asked.get("q") ?? "";
     similar = asked.get("similar") ?? "";
     unlock.hidden = true;
+    choose(asked.get("collection") || null);
     show(null);
     await search();
   } catch (error) {
@@ -113,7 +132,7 @@ function step(event) {
 
 form.addEventListener("submit", (event) => { event.preventDefault(); search(); });
 query.addEventListener("input", () => { similar = ""; clearTimeout(timer); timer = setTimeout(search, PAUSE_MS); });
-collection.addEventListener("change", search);
+collection.addEventListener("change", () => { similar = ""; search(); });
 unlock.addEventListener("submit", (event) => {
   event.preventDefault();
   sessionStorage.setItem("lamina-key", key.value.trim());
