@@ -17,9 +17,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from lamina_index.errors import DamagedError
-from lamina_index.manifest import sha256_file
 from lamina_training.embedding import encode_with, unit_embeddings
 from lamina_training.encoder_folder import find_encoder, load_encoder
+from lamina_training.encoder_hashes import hash_encoder
 
 _BLOCK = 1024
 FOLDER = "teachers"
@@ -28,7 +28,9 @@ FOLDER = "teachers"
 def teacher_embeddings(
     teacher: str, texts: Sequence[str], *, cache: Path, device: torch.device
 ) -> Tensor:
-    """Embed texts with a teacher, or read what was embedded before.
+    """Embed texts with a teacher, or read what the same teacher made of them before.
+
+    It is the same if all its files are that decide a vector (`hash_encoder`).
 
     Args:
         teacher: A folder, a pinned model's name, or a model hub's id.
@@ -44,8 +46,8 @@ def teacher_embeddings(
         DamagedError: If kept embeddings cannot be read.
     """
     folder = find_encoder(teacher, cache=cache)
-    weights = [sha256_file(path) for path in sorted(folder.root.rglob("*.safetensors"))]
-    key = hashlib.sha256(json.dumps([weights, list(texts)]).encode()).hexdigest()
+    decided_by = [hash_encoder(folder), list(texts)]
+    key = hashlib.sha256(json.dumps(decided_by, sort_keys=True).encode()).hexdigest()
     path = cache / FOLDER / f"{key[:32]}.safetensors"
     if path.is_file():
         try:

@@ -271,6 +271,22 @@ def test_teacher_embeddings_are_computed_once(
         teacher_embeddings(str(base), texts[::-1], cache=tmp_path, device=torch.device("cpu"))
 
 
+def test_a_teacher_with_the_same_weights_and_another_pooling_has_vectors_of_its_own(
+    make_tiny_bert: Callable[..., Path], tmp_path: Path
+) -> None:
+    mean, first = (
+        make_tiny_bert(tmp_path / mode, pooling_mode=mode)  # the same random weights
+        for mode in ("mean", "cls")
+    )
+    assert (mean / "model.safetensors").read_bytes() == (first / "model.safetensors").read_bytes()
+    for teacher in (mean, first):
+        fresh = tmp_path / f"alone-{teacher.name}"
+        kept = teacher_embeddings(str(teacher), TEXTS, cache=tmp_path, device=torch.device("cpu"))
+        alone = teacher_embeddings(str(teacher), TEXTS, cache=fresh, device=torch.device("cpu"))
+        assert torch.equal(kept, alone)
+    assert len(list((tmp_path / "teachers").iterdir())) == 2
+
+
 def test_a_student_with_a_new_top_layer_comes_closer_to_its_teacher(
     make_config: Callable[..., TrainConfig], tmp_path: Path
 ) -> None:
