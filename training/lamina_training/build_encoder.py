@@ -12,8 +12,8 @@ from torch import nn
 from lamina_training.encoder_folder import (
     EncoderFolder,
     EncoderFolderError,
+    check_max_tokens,
     find_encoder,
-    max_positions,
 )
 from lamina_training.layer_pooling import LayerPooling
 from lamina_training.layer_pooling_config import LayerPoolingConfig
@@ -62,13 +62,9 @@ def build_encoder(
         module = LayerPooling(
             config.hidden_size, config.num_hidden_layers + 1, **pooling.model_dump()
         )
-    limit = max_positions(config)
-    if limit is not None and max_tokens is not None and max_tokens > limit:
-        raise EncoderFolderError(
-            f"{folder.root}: reads {limit} tokens at most, asked for {max_tokens}"
-        )
-    if max_tokens is not None and max_tokens > transformer.max_seq_length:
-        transformer.max_seq_length = max_tokens
+    if max_tokens is not None:
+        check_max_tokens(folder, config, max_tokens)
+        transformer.max_seq_length = max(max_tokens, transformer.max_seq_length)
     return SentenceTransformer(modules=[transformer, module], device="cpu")
 
 

@@ -199,6 +199,24 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
+def check_max_tokens(folder: EncoderFolder, config: Any, max_tokens: int) -> None:
+    """Make sure that a transformer can read so many tokens.
+
+    Args:
+        folder: Where it lies, for the message of an error.
+        config: Of the transformer.
+        max_tokens: Longest text, special tokens included.
+
+    Raises:
+        EncoderFolderError: If it has fewer positions.
+    """
+    limit = max_positions(config)
+    if limit is not None and max_tokens > limit:
+        raise EncoderFolderError(
+            f"{folder.root}: reads {limit} tokens at most, asked for {max_tokens}; lower max_tokens"
+        )
+
+
 def max_positions(config: Any) -> int | None:
     """Longest input of a transformer; RoBERTa-like ones start to count after the padding id."""
     size = getattr(config, "max_position_embeddings", None)
