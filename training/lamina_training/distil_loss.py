@@ -13,25 +13,34 @@ from torch.nn import functional
 
 from lamina_training.build_encoder import layers_of
 from lamina_training.by_length import ByLength
+from lamina_training.duplicates import token_key
 from lamina_training.gathering import gather_rows
+from lamina_training.prompt_tokens import PromptTokens
 
 
 def similarity_divergence(
-    student: Tensor, teacher: Tensor, *, temperature: float, rows: slice | None = None
+    student: Tensor,
+    teacher: Tensor,
+    *,
+    temperature: float,
+    rows: slice | None = None,
+    keys: Tensor | None = None,
 ) -> Tensor:
     """Compare how student and teacher spread each text's attention over the others of the batch.
 
     For each text, both turn its cosines to the other N - 1 texts into a distribution by a softmax;
-    the divergence is KL(teacher || student), in nats.
+    the divergence is KL(teacher || student), in nats. Copies of the text are left out on both
+    sides: at cosine 1 and a low temperature they would take most of it, and teach nothing.
 
     Args:
         student: (N, D), of any length.
         teacher: (N, D'), of any length; its width may differ.
         temperature: Positive divisor of the cosines.
         rows: The texts to compare, all by default.
+        keys: (N,) integers, the same for copies of a text alone; None where there are no copies.
 
     Returns:
-        Mean over the rows; a scalar.
+        Mean over the rows; a scalar. A text with fewer than two others, copies aside, counts 0.
 
     Raises:
         ValueError: If there are fewer than three texts: one other text gives no distribution.
@@ -43,11 +52,14 @@ def similarity_divergence(
     if N < 3 or len(teacher) != N:
         raise ValueError(f"{N} and {len(teacher)} texts; need three or more, as many on both sides")
     own = torch.eye(N, dtype=torch.bool, device=student.device)[rows or slice(None)]
+    same = own if keys is None else keys[rows or slice(None), None] == keys
+    copies = same.masked_select(~own).view(len(own), N - 1)
     logs = []
     for embeddings in (student, teacher):
         units = functional.normalize(embeddings.float(), dim=-1)
         scores = units[rows or slice(None)] @ units.T / temperature  # (R, N)
         others = scores.masked_select(~own).view(len(scores), N - 1)
+        others = others.masked_fill(copies, torch.finfo(others.dtype).min)
         logs.append(functional.log_softmax(others, dim=-1))
     return functional.kl_div(logs[0], logs[1], log_target=True, reduction="batchmean")
 
@@ -94,7 +106,7 @@ class LayerStates:
 
 
 class Teacher:
-    """A teacher that reads each batch beside the student."""
+    """A teacher that reads each batch beside the student, behind its own default prompt."""
 
     def __init__(self, model: Any, layers: Sequence[int], *, precision: str = "fp32") -> None:
         """Freeze a teacher.
@@ -107,6 +119,7 @@ class Teacher:
         self.model = model.requires_grad_(False).eval()
         self.layers = tuple(layers)
         self._states = LayerStates(model[0].auto_model, layers)
+        self._prompt = PromptTokens.of(model)
         self._bf16 = precision == "bf16"
 
     @property
@@ -117,9 +130,13 @@ class Teacher:
     def read(self, features: Mapping[str, Any]) -> tuple[Tensor, list[Tensor]]:
         """Give the embeddings (B, D) of a batch and the states (B, T, H) of each layer."""
         device = features["input_ids"].device.type
+        given = dict(features) if self._prompt is None else self._prompt.put_into(features)
         with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=self._bf16):
-            embeddings: Tensor = self.model(dict(features))["sentence_embedding"]
-        return embeddings.float(), self._states.take()
+            embeddings: Tensor = self.model(given)["sentence_embedding"]
+        states = self._states.take()
+        if self._prompt is not None:
+            states = [self._prompt.cut_from(layer) for layer in states]
+        return embeddings.float(), states
 
 
 class DistilLoss(nn.Module):
@@ -231,12 +248,14 @@ class DistilLoss(nn.Module):
                 loss = loss + self.vector_weight * (1 - cosines).mean()
             if self.similarity_weight:
                 rows = None
+                keys = _token_keys(columns)
                 if self.gather_across_devices:
                     B = len(student)
                     rows = slice(get_rank() * B, (get_rank() + 1) * B)
                     student, teacher = gather_rows(student), all_gather(teacher)
+                    keys = all_gather(keys)
                 divergence = similarity_divergence(
-                    student, teacher, temperature=self.temperature, rows=rows
+                    student, teacher, temperature=self.temperature, rows=rows, keys=keys
                 )
                 loss = loss + self.similarity_weight * divergence
         return loss
@@ -249,3 +268,16 @@ class DistilLoss(nn.Module):
             "token_weight": self.token_weight,
             "temperature": self.temperature,
         }
+
+
+def _token_keys(columns: Sequence[Mapping[str, Tensor]]) -> Tensor:
+    """Give the key (N,) of each text of one column after the other, which only copies share.
+
+    By its tokens, since those are all that the student sees of it.
+    """
+    keys = [
+        token_key(token for token, real in zip(*row, strict=True) if real)
+        for column in columns
+        for row in zip(column["input_ids"].tolist(), column["attention_mask"].tolist(), strict=True)
+    ]
+    return torch.tensor(keys, device=columns[0]["input_ids"].device)

@@ -8,6 +8,7 @@ while a file streams by, and compared between processes.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Literal
 
 from lamina_index.text import normalize_text
@@ -41,6 +42,11 @@ def cluster_key(cluster: str | None) -> int:
 def duplicate_keys(text: str, cluster: str | None = None) -> list[int]:
     """Give one key for each of `KINDS`: integers of 63 bits, as int64 holds them."""
     return [text_key(text), cluster_key(cluster)]
+
+
+def token_key(tokens: Iterable[int]) -> int:
+    """Digest the ids of a text's tokens: the same for copies, and for nothing else."""
+    return _digest(f"tokens:{','.join(map(str, tokens))}")
 
 
 def sha256_half(text: str) -> Half:

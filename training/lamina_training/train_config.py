@@ -329,7 +329,7 @@ class Distil(_Table):
         vector_weight: Of 1 - cosine between the student's and the teacher's embedding of a text.
             A student of another dimension gets a linear map for it, which is not kept.
         similarity_weight: Of the divergence between the two distributions over the batch's other
-            texts by similarity.
+            texts by similarity; copies of a text are not among its others.
         token_weight: Of the share of the variance of the teacher's token states that the
             student's miss. The teacher then reads each batch beside the student, and must have its
             tokenizer.
@@ -338,7 +338,8 @@ class Distil(_Table):
             `token_weight`.
         temperature: Of both distributions. Only with `similarity_weight`.
         together: The texts of a row stay in one batch, so that texts which are alike are compared;
-            `run.batch_size` counts rows then. The teacher reads beside the student, as above.
+            `run.batch_size` counts rows then. The teacher reads beside the student, as above: the
+            same tokens, `encoder.max_tokens` at most, behind its own default prompt if it has one.
     """
 
     teacher: str

@@ -16,6 +16,7 @@ from lamina_training.build_encoder import layers_of
 from lamina_training.dev_scores import DevScores, read_dev
 from lamina_training.distil_loss import DistilLoss, Teacher
 from lamina_training.encoder_folder import find_encoder, load_encoder
+from lamina_training.prompt_tokens import PromptTokens, default_prompt, is_read_apart
 from lamina_training.run_rows import plan_rows
 from lamina_training.run_trainer import EncoderTrainer
 from lamina_training.starting_encoder import starting_encoder
@@ -23,6 +24,10 @@ from lamina_training.teacher_embeddings import teacher_embeddings
 from lamina_training.text_sources import read_sources, read_texts
 from lamina_training.train_config import DistilConfig, TrainConfigError
 from lamina_training.training_arguments import Setting, make_arguments
+from lamina_training.training_data import KEY_COLUMN
+
+PROBED_ROWS = 100
+"""Of each source, to see whether the teacher's prompt can stand before the student's tokens."""
 
 
 def distil_trainer(
@@ -52,7 +57,7 @@ def distil_trainer(
     model.to(arguments.device)
     teacher: Teacher | Tensor
     if distil.token_weight or distil.together:
-        teacher = _teacher_beside(config, model, setting)
+        teacher = _teacher_beside(config, model, setting, sources)
     else:
         with PartialState().main_process_first():  # the others read what it has kept
             teacher = teacher_embeddings(
@@ -77,8 +82,14 @@ def distil_trainer(
     )
 
 
-def _teacher_beside(config: DistilConfig, model: Any, setting: Setting) -> Teacher:
-    """Load the teacher to the student's device, to read each batch beside it."""
+def _teacher_beside(
+    config: DistilConfig, model: Any, setting: Setting, sources: Sequence[datasets.Dataset]
+) -> Teacher:
+    """Load the teacher to the student's device, to read each batch beside it.
+
+    Raises:
+        TrainConfigError: If it cannot read the student's tokens as it reads their texts.
+    """
     distil = config.distil
     teacher = load_encoder(find_encoder(distil.teacher, cache=setting.cache)).to(model.device)
     if teacher.tokenizer.get_vocab() != model.tokenizer.get_vocab():
@@ -86,6 +97,7 @@ def _teacher_beside(config: DistilConfig, model: Any, setting: Setting) -> Teach
             f"distil: the tokenizer of teacher {distil.teacher} has other tokens than the "
             "student's, so it cannot read beside it; set token_weight to 0 and together to false"
         )
+    _check_reads_alike(config, teacher, sources)
     own, its = (len(layers_of(encoder[0].auto_model)) for encoder in (model, teacher))
     layers = distil.token_layers or (its - 1,) if distil.token_weight else ()
     if layers and (max(layers) >= its or len(layers) not in (1, own)):
@@ -94,3 +106,29 @@ def _teacher_beside(config: DistilConfig, model: Any, setting: Setting) -> Teach
             f"the student's, from 0 to {its - 1}, the teacher's last"
         )
     return Teacher(teacher, layers, precision=config.run.precision)
+
+
+def _check_reads_alike(
+    config: DistilConfig, teacher: Any, sources: Sequence[datasets.Dataset]
+) -> None:
+    prompt = PromptTokens.of(teacher)
+    length = len(prompt.ids) if prompt else 0
+    longest, given = teacher.max_seq_length, config.encoder.max_tokens
+    if longest is not None and given + length > longest:
+        raise TrainConfigError(
+            f"encoder.max_tokens: {given}, and teacher {config.distil.teacher} reads {longest} "
+            f"tokens, {length} of them its prompt's; lower it to {longest - length}"
+        )
+    some = [
+        text
+        for source in sources
+        for name, column in source[:PROBED_ROWS].items()
+        if name != KEY_COLUMN
+        for text in column
+    ]
+    if not is_read_apart(teacher, some):
+        raise TrainConfigError(
+            f"distil: the tokenizer of teacher {config.distil.teacher} joins the end of its prompt "
+            f"{default_prompt(teacher)!r} to the first word of a text, so it cannot read the "
+            "prompt before the student's tokens; set token_weight to 0 and together to false"
+        )
