@@ -82,6 +82,45 @@ def test_one_step_ends_where_a_lone_masked_update_ends(
         assert torch.equal(value, other.state_dict()[name]), name
 
 
+@pytest.mark.parametrize(("initial", "drops"), [(1e-6, False), (0.5, True)])
+def test_the_reward_is_exactly_0_where_no_link_is_dropped(
+    initial: float, drops: bool, kind: str, tiny_encoder: Callable[..., Any]
+) -> None:
+    noisy = {"dropout": 0.3} if kind == "DistilBERT" else {"hidden_dropout_prob": 0.3}
+    classifier = tiny_encoder(kind, head="ForSequenceClassification", **noisy)
+    config = POLICY.model_copy(update={"initial": initial})
+    with attention_dropout(classifier, config) as dropout:
+        run = Run(classifier, dropout)
+        steps = [run.policy.step(run.update, run.held_out) for _ in range(4)]
+        shares = dropout.statistics()["dropped"]
+    assert [step.reward != 0.0 for step in steps] == [drops] * 4
+    assert [share > 0 for share in shares] == [drops] * 3
+
+
+def test_both_updates_have_the_same_other_dropout(tiny_encoder: Callable[..., Any]) -> None:
+    classifier = tiny_encoder("BERT", head="ForSequenceClassification", hidden_dropout_prob=0.3)
+    kept: list[Any] = []
+
+    def keep(module: Any, given: tuple[Any, ...], output: Any) -> None:
+        if module.training and module.p == 0.3:
+            kept.append(output != 0)
+
+    for module in classifier.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.register_forward_hook(keep)
+    with attention_dropout(classifier, POLICY) as dropout:
+        run = Run(classifier, dropout)
+        for _ in range(2):
+            run.policy.step(run.update, run.held_out)
+        assert dropout.statistics()["dropped"][0] > 0
+    updates = [kept[n * len(kept) // 4 : (n + 1) * len(kept) // 4] for n in range(4)]
+    plain, masked, plain_next, masked_next = updates
+    assert len(plain) == 8  # embeddings, two in each layer, the head
+    assert all(torch.equal(a, b) for a, b in zip(plain, masked, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(plain_next, masked_next, strict=True))
+    assert not torch.equal(plain[0], plain_next[0])
+
+
 def test_the_reward_is_how_much_lower_the_masked_step_leaves_the_held_out_loss(
     classifier: Any,
 ) -> None:

@@ -123,6 +123,20 @@ def test_rewards_are_logged_once_the_warm_up_is_over(
     assert any(rewards)
 
 
+@pytest.mark.parametrize("task", ["contrastive", "distil", "classification"])
+def test_masks_that_drop_nothing_earn_exactly_nothing(
+    task: str, make_config: Callable[..., TrainConfig], tmp_path: Path
+) -> None:
+    config = make_config(
+        task,
+        attention_dropout={**POLICY, "initial": 1e-7},
+        run={"batch_size": 4, "log_every": 1, "accumulate": 2},
+    )
+    train(config, tmp_path / "run", cache=tmp_path)
+    lines = [m for m in read_metrics(tmp_path / "run" / "metrics.jsonl") if "loss" in m]
+    assert [line.get("reward") for line in lines] == [None] * 2 + [0.0] * 6
+
+
 def test_held_out_rows_are_drawn_by_the_seed_and_never_trained_on(
     make_config: Callable[..., TrainConfig], data: Path
 ) -> None:

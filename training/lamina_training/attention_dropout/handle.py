@@ -62,15 +62,25 @@ class AttentionDropout:
         self.undo.close()
 
     def begin_pass(self, *, training: bool) -> bool:
-        """Tell whether a forward pass that starts now gets masks."""
-        self.switch.on = training and not self._suspended
-        if self.switch.on and self._masks is not None:
+        """Tell whether a forward pass that starts now gets masks, even if they drop nothing."""
+        self.switch.on = training and (self._masks is not None or not self._suspended)
+        if training and self._masks is not None and not self._suspended:
             self._masks.begin_pass()
         return self.switch.on
 
+    @property
+    def is_suspended(self) -> bool:
+        """Whether masks on links drop nothing for now."""
+        return self._suspended
+
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Train without masks for a while; the encoder's own attention dropout stays off too."""
+        """Drop nothing for a while; the encoder's own attention dropout stays off too.
+
+        Masks on links are drawn all the same, at rate 0: from the same state of torch's random
+        generators a pass has the same other dropout as with masks, and computes in the same way.
+        So a pass that is suspended equals one whose masks happen to drop nothing, bit for bit.
+        """
         self._suspended = True
         try:
             yield

@@ -36,7 +36,12 @@ from lamina_training.attention_dropout.mask_sources import (
     MaskSource,
     ScheduledMasks,
 )
-from lamina_training.attention_dropout.masks import guard_rows, masked_attention, real_pairs
+from lamina_training.attention_dropout.masks import (
+    draw_hard,
+    guard_rows,
+    masked_attention,
+    real_pairs,
+)
 from lamina_training.attention_dropout.meter import RateMeter
 from lamina_training.attention_dropout.schedule import make_schedule
 
@@ -138,6 +143,9 @@ def _drop_links(
             hidden_states = args[0] if args else kwargs["hidden_states"]
             attention_mask = args[1] if len(args) > 1 else kwargs.get("attention_mask")
             real = real_pairs(attention_mask, hidden_states)
+            if handle.is_suspended:  # what takes as many random numbers as a mask does
+                nothing, _ = draw_hard(0.0, real, parts.heads)
+                return args, {**kwargs, MASK_KEYWORD: nothing}
             dropped, rank = masks.draw(number, hidden_states, real)
             links = real.sum() * parts.heads
             meter.add("dropped", number, dropped.detach().sum(), links)

@@ -3,6 +3,10 @@
 From the same weights the encoder takes one step with the drawn masks and one without; the reward
 is how much lower the step with masks leaves the loss on held-out rows. The step with masks is
 kept. This is an inference: nothing that could be read confirms that AttendOut is trained so.
+
+Both steps have the same random numbers, so they differ by the dropped links alone. Other dropout
+drawn anew would change the held-out loss as much as the links do, and where none is dropped the
+generators would learn from its noise.
 """
 
 from __future__ import annotations
@@ -80,7 +84,8 @@ class PolicyGradient:
         Args:
             update: Does a whole training step of the model on one batch (loss, backward, clip,
                 `optimizer.step()`, zero gradients) and returns the loss. It is called twice, so
-                a learning-rate schedule is to be stepped outside.
+                a learning-rate schedule is to be stepped outside. Its random numbers, such as
+                those of dropout, come from torch's global generators.
             held_out: The loss on a batch that is not trained on.
         """
         self.try_without_masks(update, held_out)
@@ -93,7 +98,8 @@ class PolicyGradient:
     ) -> None:
         """Begin a step: measure what an update without masks leads to, and undo it.
 
-        For loops that do the update with masks themselves, between this and `learn`.
+        For loops that do the update with masks themselves, between this and `learn`. Torch's
+        random generators are left as they were found, so that the other update draws the same.
 
         Args:
             update, held_out: As for `step`.
@@ -103,9 +109,11 @@ class PolicyGradient:
         trained = [p for group in self._optimizer.param_groups for p in group["params"]]
         weights = [parameter.detach().clone() for parameter in trained]
         state = copy.deepcopy(self._optimizer.state_dict())
-        with self._dropout.suspended():
-            update()
-        self._plain = self._evaluate(held_out)
+        devices = {p.device.index for p in trained if p.device.type == "cuda"}
+        with torch.random.fork_rng(sorted(devices)):  # the update with masks gets the same numbers
+            with self._dropout.suspended():
+                update()
+            self._plain = self._evaluate(held_out)
         with torch.no_grad():
             for parameter, before in zip(trained, weights, strict=True):
                 parameter.copy_(before)
