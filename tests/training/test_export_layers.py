@@ -419,11 +419,20 @@ def test_the_card_of_a_distilled_encoder_names_teacher_and_layers(
     assert "task distil (to embed as `all-MiniLM-L6-v2` does), seed 7" in card
 
 
+def test_the_base_of_a_run_is_known_by_the_hash_of_its_weights(run: Path, tmp_path: Path) -> None:
+    folder = save_run(run.parent / "base", tmp_path / "run")
+    hashes = {"config.json": "cd" * 32, "model.safetensors": "ef" * 32}
+    (folder / "run.json").write_text(json.dumps(RUN_FACTS | {"inputs": {"base": hashes}}))
+    training = load_source(str(folder), cache=tmp_path, strip="mean").provenance["training"]
+    assert training["base_sha256"] == {"model.safetensors": "ef" * 32}
+
+
 def test_a_run_that_does_not_say_what_it_was_is_refused(run: Path, tmp_path: Path) -> None:
     folder = save_run(run.parent / "base", tmp_path / "run")
-    (folder / "run.json").write_text("{}")
-    with pytest.raises(ExportError, match=r"run\.json: not what `lamina train` writes"):
-        load_source(str(folder), cache=tmp_path, strip="cls")
+    for content in ({}, RUN_FACTS | {"inputs": {}}, RUN_FACTS | {"inputs": {"base": []}}):
+        (folder / "run.json").write_text(json.dumps(content))
+        with pytest.raises(ExportError, match=r"run\.json: not what `lamina train` writes"):
+            load_source(str(folder), cache=tmp_path, strip="cls")
 
 
 class TestLayersCommand:

@@ -1,7 +1,7 @@
 """The folder of a training run: what it was started with, what it logs, its checkpoints, its end.
 
 RUN/
-  run.json        configuration, hashes of the data, versions
+  run.json        configuration, hashes of all that is read, versions
   metrics.jsonl   one line a log or evaluation
   checkpoints/checkpoint-<step>/
   result.json     written last: best step, scores
@@ -16,6 +16,7 @@ import json
 import platform
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ STATE_FILE = "trainer_state.json"
 """What transformers writes last into a checkpoint; without it a checkpoint is not whole."""
 
 DATA_FOLDER = "config.data.folder"
+INPUTS = "inputs"
 _PACKAGES = ("torch", "transformers", "sentence-transformers", "accelerate", "datasets", "numpy")
 
 
@@ -47,6 +49,7 @@ class RunFolder:
         self.checkpoints = folder / CHECKPOINTS
         self.metrics = folder / METRICS_FILE
         self.result = folder / RESULT_FILE
+        self._made = False
 
     def begin(self, facts: Mapping[str, Any]) -> None:
         """Make the folder and write what the run is started with.
@@ -62,8 +65,22 @@ class RunFolder:
             if (self.folder / RUN_FILE).is_file():
                 remedy = "continue it with --resume, name another one, or remove it"
             raise RunExistsError(f"{self.folder}: exists; {remedy}")
+        self._made = not self.folder.exists()
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.folder / RUN_FILE, facts)
+
+    def take_back(self) -> None:
+        """Undo `begin` where no training came of it, so that the run can be begun anew.
+
+        Goes: what was written, the folders around it that are empty, and the run's own only if it
+        was made for it. Whatever else lies there stays.
+        """
+        folders = [self.checkpoints, *([self.folder] if self._made else [])]
+        with suppress(OSError):  # what made the training fail is to be told, not this
+            (self.folder / RUN_FILE).unlink()
+        for folder in folders:
+            with suppress(OSError):  # not there, or not empty
+                folder.rmdir()
 
     def check_same(self, facts: Mapping[str, Any]) -> None:
         """Make sure that a resumed run is the one that was begun.
@@ -76,7 +93,9 @@ class RunFolder:
         if not path.is_file():
             raise ResumeError(f"{self.folder}: no run to resume; start it without --resume")
         begun = read_json(path)
-        for part in ("config", "data", "processes"):
+        for part in ("config", "data", INPUTS, "processes"):
+            if part == INPUTS and part not in begun:
+                continue  # begun before it was written down
             before, now = _flat(begun.get(part), part), _flat(facts[part], part)
             changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
             for key in changed:
@@ -103,13 +122,20 @@ class RunFolder:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def run_facts(config: TrainConfig, *, processes: int, data: Mapping[str, Path]) -> dict[str, Any]:
+def run_facts(
+    config: TrainConfig,
+    *,
+    processes: int,
+    data: Mapping[str, Path],
+    inputs: Mapping[str, Mapping[str, str]],
+) -> dict[str, Any]:
     """Say what a run is started with.
 
     Args:
         config: The whole configuration.
         processes: How many share each batch.
-        data: Each file that is read, by its name in the configuration.
+        data: Each data file that is read, by its name in the configuration.
+        inputs: What else is read, such as the base: hex sha256 by file name, without its place.
 
     Raises:
         LaminaError: If a data file cannot be read.
@@ -127,6 +153,7 @@ def run_facts(config: TrainConfig, *, processes: int, data: Mapping[str, Path]) 
         "format_version": FORMAT_VERSION,
         "config": config.model_dump(mode="json"),
         "data": hashes,
+        INPUTS: inputs,
         "processes": processes,
         "versions": {
             "python": platform.python_version(),

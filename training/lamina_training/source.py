@@ -310,6 +310,7 @@ def _training(folder: Path) -> dict[str, Any]:
         encoder, distil = config["encoder"], config.get("distil")
         return {
             "base": _without_place(encoder["base"]),
+            **({"base_sha256": _weights(run["inputs"]["base"])} if "inputs" in run else {}),
             **({"layers": encoder["layers"]} if encoder.get("layers") else {}),
             "task": config["task"],
             **({"teacher": _without_place(distil["teacher"])} if distil else {}),
@@ -317,8 +318,12 @@ def _training(folder: Path) -> dict[str, Any]:
             "data_sha256": run["data"],
             "versions": run["versions"],
         }
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise ExportError(f"{path}: not what `lamina train` writes (no {error})") from error
+
+
+def _weights(hashes: dict[str, str]) -> dict[str, str]:
+    return {name: digest for name, digest in hashes.items() if name.endswith(".safetensors")}
 
 
 def _without_place(model: str) -> str:

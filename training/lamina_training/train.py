@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -16,11 +16,15 @@ from safetensors import SafetensorError
 from transformers import TrainerCallback, set_seed
 
 from lamina_index.disk import disk_errors_told
-from lamina_index.errors import DeviceError, StorageFullError
+from lamina_index.errors import DeviceError, LaminaError, StorageFullError
+from lamina_index.manifest import sha256_file
+from lamina_training.attention_dropout import ScheduledBernoulli
 from lamina_training.dev_scores import dev_files
+from lamina_training.encoder_folder import find_encoder
+from lamina_training.encoder_hashes import hash_encoder
 from lamina_training.metrics_log import MetricsLog
 from lamina_training.progress_bar import ProgressBar
-from lamina_training.run_folder import CHECKPOINTS, RunFolder, run_facts, write_json
+from lamina_training.run_folder import CHECKPOINTS, RUN_FILE, RunFolder, run_facts, write_json
 from lamina_training.run_trainer import RunTrainer
 from lamina_training.text_sources import text_files
 from lamina_training.train_classification import classification_trainer
@@ -38,6 +42,9 @@ _logger = logging.getLogger(__name__)
 
 _NO_SPACE = ("os error 28)", "os error 122)")
 """How safetensors, in whose errors there is no errno, says ENOSPC and EDQUOT."""
+
+_PATIENCE_SECONDS = 10.0
+"""How long a process that failed at the start waits for the main one to fail too."""
 
 
 @dataclass(frozen=True)
@@ -86,13 +93,17 @@ def train(
     Raises:
         LaminaError: If the configuration does not fit the data, the folder or the machine, a loss
             is not finite (DivergedError), or no space is left (StorageFullError). The checkpoints
-            written before stay whole.
+            written before stay whole. A run that fails before its training begins takes its folder
+            back.
     """
     cpu = _stay_on_cpu(config)
     config = _with_precision(config, cpu=cpu)
     processes = PartialState(cpu=cpu)
     run = RunFolder(folder)
-    facts = run_facts(config, processes=processes.num_processes, data=_files(config))
+    with processes.main_process_first():  # the others find what it has fetched
+        inputs = _inputs(config, cache)
+    facts = run_facts(config, processes=processes.num_processes, data=_files(config), inputs=inputs)
+    processes.wait_for_everyone()  # all have found what they read, before anything is written
     with _disk_told(run):
         if resume:
             run.check_same(facts)
@@ -100,13 +111,17 @@ def train(
             run.begin(facts)
         if processes.is_main_process:
             run.remove_unfinished()
-    processes.wait_for_everyone()
-    checkpoint = run.last_checkpoint() if resume else None
-    setting = Setting(run, cache, cpu, processes.num_processes, checkpoint is not None)
-    set_seed(config.seed)
     bar = ProgressBar(console)
-    trainer = _make_trainer(config, setting, [bar, *callbacks])
-    trainer.add_callback(MetricsLog(run.metrics, more=trainer.statistics))
+    with ExitStack() as undo:
+        if not resume:
+            undo.callback(_take_back, run, is_main=processes.is_main_process)
+        processes.wait_for_everyone()
+        checkpoint = run.last_checkpoint() if resume else None
+        setting = Setting(run, cache, cpu, processes.num_processes, checkpoint is not None)
+        set_seed(config.seed)
+        trainer = _make_trainer(config, setting, [bar, *callbacks])
+        trainer.add_callback(MetricsLog(run.metrics, more=trainer.statistics))
+        undo.pop_all()  # from here on there is something to resume
     started = time.monotonic()
     try:
         with _disk_told(run):
@@ -129,6 +144,20 @@ def _make_trainer(
         ClassificationConfig: classification_trainer,
     }
     return makers[type(config)](config, setting, callbacks)
+
+
+def _take_back(run: RunFolder, *, is_main: bool) -> None:
+    """Let the main process remove what it has begun and cannot train.
+
+    torchrun ends all processes once one has ended in an error. What others fail of the main one
+    mostly fails of too, so they give it the time to get there.
+    """
+    if is_main:
+        run.take_back()
+        return
+    until = time.monotonic() + _PATIENCE_SECONDS
+    while (run.folder / RUN_FILE).exists() and time.monotonic() < until:
+        time.sleep(0.05)
 
 
 def _finish(trainer: RunTrainer, run: RunFolder, *, seconds: float) -> TrainResult:
@@ -160,6 +189,23 @@ def _files(config: TrainConfig) -> dict[str, Path]:
     else:
         files = [*text_files(config.data), *dev_files(config.dev)]
     return {str(file): config.data.folder / file for file in files}
+
+
+def _inputs(config: TrainConfig, cache: Path) -> dict[str, dict[str, str]]:
+    """Hash what is read beside the data, under names that do not tell where it lies."""
+    inputs = {"base": hash_encoder(find_encoder(config.encoder.base, cache=cache))}
+    if isinstance(config, DistilConfig):
+        inputs["teacher"] = hash_encoder(find_encoder(config.distil.teacher, cache=cache))
+    dropout = config.attention_dropout
+    if isinstance(dropout, ScheduledBernoulli) and (table := dropout.table) is not None:
+        try:
+            inputs["table"] = {table.name: sha256_file(table)}
+        except OSError as error:
+            raise LaminaError(
+                f"{table}: cannot be read ({error.strerror}); attention_dropout.table is a file "
+                "that write_rate_table wrote, looked for from the working directory"
+            ) from error
+    return inputs
 
 
 def _stay_on_cpu(config: TrainConfig) -> bool:

@@ -16,7 +16,9 @@ torch = pytest.importorskip("torch")  # never skipped in CI: see pytest_sessions
 
 from safetensors.torch import load_file
 
+from lamina_training import train as train_module
 from lamina_training.metrics_log import read_metrics
+from lamina_training.run_folder import RunFolder
 from lamina_training.train import train
 from lamina_training.train_config import parse_train_config
 
@@ -34,17 +36,21 @@ train(config, folder, cache=folder.parent, resume=folder.exists())
 
 
 def train_in_two(given: dict[str, Any], run: Path) -> None:
+    done = try_in_two(given, run)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def try_in_two(given: dict[str, Any], run: Path) -> subprocess.CompletedProcess[str]:
     script = run.parent / "script.py"
     script.write_text(SCRIPT)
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, *launcher, str(script), json.dumps(given), str(run)],
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.parametrize(
@@ -98,3 +104,31 @@ def test_two_processes_resume_as_if_there_had_been_no_break(
     train_in_two(given, tmp_path / "run")
     assert {path.name: path.read_bytes() for path in last.glob("*.safetensors")} == whole
     assert {"random_state_0.safetensors", "random_state_1.safetensors"} < whole.keys()
+
+
+@pytest.mark.slow
+def test_two_processes_that_cannot_start_leave_no_folder(
+    settings: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    done = try_in_two(settings(run={"batch_size": 64}), tmp_path / "run")
+    assert done.returncode != 0
+    assert "32 rows give no batch of 64" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_process_waits_for_the_main_one_to_take_the_run_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunFolder(tmp_path / "run")
+    run.begin({})
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:  # meanwhile the main process fails too
+        waits.append(seconds)
+        assert (tmp_path / "run" / "run.json").is_file()
+        train_module._take_back(run, is_main=True)
+
+    monkeypatch.setattr("lamina_training.train.time.sleep", sleep)
+    train_module._take_back(run, is_main=False)
+    assert len(waits) == 1
+    assert not (tmp_path / "run").exists()

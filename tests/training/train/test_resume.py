@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ torch = pytest.importorskip("torch")  # never skipped in CI: see pytest_sessions
 
 from transformers import TrainerCallback
 
+from lamina_index.errors import ResumeError
+from lamina_training.attention_dropout import write_rate_table
 from lamina_training.metrics_log import read_metrics
 from lamina_training.train import train
 from lamina_training.train_config import TrainConfig
@@ -141,3 +145,57 @@ def test_another_seed_gives_other_weights(
     train(make_config(), tmp_path / "one", cache=tmp_path)
     train(make_config(seed=8), tmp_path / "other", cache=tmp_path)
     assert weights(tmp_path / "one") != weights(tmp_path / "other")
+
+
+@pytest.fixture
+def placed(
+    make_config: Callable[..., TrainConfig], base: Path, tmp_path: Path
+) -> tuple[TrainConfig, Path]:
+    """A run of a base, a teacher and a rate table whose files a test may replace."""
+    for name in ("base", "teacher"):
+        shutil.copytree(base, tmp_path / name)
+    write_rate_table(tmp_path / "rates.json", [[0.1, 0.2]])
+    config = make_config(
+        "distil",
+        encoder={"base": str(tmp_path / "base")},
+        distil={"teacher": str(tmp_path / "teacher")},
+        attention_dropout={"kind": "scheduled_bernoulli", "table": str(tmp_path / "rates.json")},
+        run={"steps": 2},
+    )
+    train(config, tmp_path / "run", cache=tmp_path)
+    return config, tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    ("file", "changed"),
+    [
+        ("rates.json", "inputs.table.rates.json"),
+        ("base/tokenizer.json", "inputs.base.tokenizer.json"),
+        ("teacher/config.json", "inputs.teacher.config.json"),
+    ],
+)
+def test_an_input_that_was_replaced_is_refused(
+    file: str, changed: str, placed: tuple[TrainConfig, Path]
+) -> None:
+    config, run = placed
+    path = run.parent / file
+    path.write_text(path.read_text() + "\n")  # its hash alone tells
+    with pytest.raises(ResumeError, match=f"was begun with {re.escape(changed)} = '"):
+        train(config, run, cache=run.parent, resume=True)
+
+
+def test_inputs_do_not_tell_where_they_lay(placed: tuple[TrainConfig, Path]) -> None:
+    _, run = placed
+    inputs = json.loads((run / "run.json").read_text())["inputs"]
+    assert inputs.keys() == {"base", "teacher", "table"}
+    assert str(run.parent) not in json.dumps(inputs)
+
+
+def test_a_run_begun_before_inputs_were_written_down_is_resumed(
+    placed: tuple[TrainConfig, Path],
+) -> None:
+    config, run = placed
+    facts = json.loads((run / "run.json").read_text())
+    del facts["inputs"]
+    (run / "run.json").write_text(json.dumps(facts))
+    assert train(config, run, cache=run.parent, resume=True).steps == 2

@@ -19,7 +19,9 @@ from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimil
 from transformers import TrainerCallback
 
 from lamina_index.errors import LaminaError, ResumeError, StorageFullError
+from lamina_index.manifest import sha256_file
 from lamina_training import train as train_module
+from lamina_training.attention_dropout import write_rate_table
 from lamina_training.encoder_folder import find_encoder, load_encoder
 from lamina_training.metrics_log import read_metrics
 from lamina_training.run_folder import RunExistsError
@@ -29,6 +31,11 @@ from lamina_training.train import TrainResult, train
 from lamina_training.train_config import TrainConfig
 
 SAFE = {".json", ".jsonl", ".safetensors", ".txt"}
+
+
+def replay(table: Path) -> dict[str, Any]:
+    """Attention dropout by a table of rates."""
+    return {"kind": "scheduled_bernoulli", "table": str(table)}
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +93,9 @@ def test_run_json_tells_configuration_data_and_versions(run: tuple[Path, TrainRe
     assert facts["config"]["seed"] == 7
     assert set(facts["data"]) == {"triplets.tsv", "sts.tsv"}
     assert facts["versions"]["torch"]
+    assert {"model.safetensors", "config.json", "tokenizer.json"} <= facts["inputs"]["base"].keys()
+    weights = Path(facts["config"]["encoder"]["base"], "model.safetensors")
+    assert facts["inputs"]["base"]["model.safetensors"] == sha256_file(weights)
 
 
 @pytest.mark.parametrize(
@@ -292,12 +302,66 @@ def test_only_the_same_run_is_resumed(
         train(make_config(), tmp_path / "none", cache=tmp_path, resume=True)
 
 
+@pytest.mark.parametrize("made_before", [False, True])
+def test_a_run_that_cannot_start_can_be_mended_and_started(
+    made_before: bool, make_config: Callable[..., TrainConfig], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    if made_before:
+        folder.mkdir()
+    rates = tmp_path / "rates.json"
+    write_rate_table(rates, [[0.1, 0.2, 0.3]])  # of three layers; the base has two
+    run = {"steps": 2, "evaluate_every": 2}
+    for wrong in ({"run": {"batch_size": 64}}, {"attention_dropout": replay(rates)}):
+        with pytest.raises(LaminaError):
+            train(make_config(**wrong), folder, cache=tmp_path)
+        assert folder.exists() == made_before  # what was there before stays
+        assert not list(folder.glob("*"))
+    assert train(make_config(run=run), folder, cache=tmp_path).steps == 2
+
+
+def test_taking_a_run_back_removes_nothing_but_its_own(
+    make_config: Callable[..., TrainConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+
+    def fail(config: Any, setting: Any, callbacks: Any) -> None:
+        (folder / "checkpoints").mkdir()  # as transformers' trainer makes it
+        (folder / "notes.txt").write_text("of someone else")
+        raise LaminaError("no")
+
+    monkeypatch.setattr(train_module, "_make_trainer", fail)
+    with pytest.raises(LaminaError, match="no"):
+        train(make_config(), folder, cache=tmp_path)
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+
+
+def test_a_resumed_run_that_cannot_start_is_left_as_it_is(
+    make_config: Callable[..., TrainConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    train(make_config(run={"steps": 2}), folder, cache=tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+    def fail(config: Any, setting: Any, callbacks: Any) -> None:
+        raise LaminaError("no")
+
+    monkeypatch.setattr(train_module, "_make_trainer", fail)
+    with pytest.raises(LaminaError, match="no"):
+        train(make_config(run={"steps": 2}), folder, cache=tmp_path, resume=True)
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
         ({"run": {"batch_size": 64}}, "32 rows give no batch of 64"),
         ({"data": {"folder": "/nowhere"}}, r"/nowhere/triplets\.tsv: cannot be read .*--data"),
         ({"dev": {"sts": {"file": "sts.tsv", "score": "gold"}}}, 'sts.tsv.*"gold"'),
+        (
+            {"attention_dropout": {"kind": "scheduled_bernoulli", "table": "/nowhere/rates.json"}},
+            r"/nowhere/rates\.json: cannot be read \(No such file.*write_rate_table",
+        ),
     ],
     ids=str,
 )
