@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from lamina_index.errors import DocumentNotFoundError
 from lamina_service.direct_route import (
     ReadRoute,
     WriteRoute,
@@ -35,6 +34,7 @@ from lamina_service.document_work import (
 )
 from lamina_service.edge import lift_body_limit
 from lamina_service.openapi import BEARER, NEW_DOCUMENT, problems
+from lamina_service.searching import document_not_found
 from lamina_service.service import Service
 
 read_router = APIRouter(
@@ -140,11 +140,11 @@ async def get_document(
 ) -> Response:
     """Give one document; its id may hold slashes, quoted or not."""
     service: Service = request.app.state.service
-    service.catalog.get(collection)  # refused here, it need not wait for its turn
+    searcher = service.catalog.get(collection)  # refused here, it need not wait for its turn
     read = partial(find, service, collection, with_vector=parameters.vector)
     found = await service.reads.run(read, document_id)
     if found is None:
-        raise _not_found(collection, document_id)
+        raise document_not_found(searcher, collection, document_id)
     return json_response(found)
 
 
@@ -156,10 +156,10 @@ async def get_document(
 async def delete_document(request: Request, collection: str, document_id: str) -> Response:
     """Delete one document, or all parts of one that was split."""
     service: Service = request.app.state.service
-    service.catalog.get(collection)
+    searcher = service.catalog.get(collection)
     name, count = await service.writes.run(partial(delete_id, service, collection), document_id)
     if not count:
-        raise _not_found(collection, document_id)
+        raise document_not_found(searcher, collection, document_id)
     return json_response({"collection": name, "deleted": count})
 
 
@@ -174,7 +174,3 @@ async def delete_documents(request: Request, collection: str, body: DeleteReques
     service.catalog.get(collection)
     name, count = await service.writes.run(partial(delete_some, service, collection), body)
     return json_response({"collection": name, "deleted": count})
-
-
-def _not_found(collection: str, document_id: str) -> DocumentNotFoundError:
-    return DocumentNotFoundError(f"collection {collection!r} has no document {document_id!r}")

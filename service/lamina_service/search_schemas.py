@@ -243,7 +243,8 @@ class LegScore(Reply):
 
     score: float | None
     rank: int | None = Field(
-        description="from 1, equal scores sharing one; null where the hit is not among its best"
+        description="from 1, equal scores sharing one; the hit's own where there is one leg; null "
+        "where the hit is not among its best"
     )
 
 

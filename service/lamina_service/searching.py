@@ -161,7 +161,7 @@ class SearchJob:
         try:
             return searcher.similar(self.document_id or "", self.options, own_parts=own_parts)
         except DocumentNotFoundError as error:  # which names the folder
-            raise document_not_found(self.collection, self.document_id or "") from error
+            raise document_not_found(searcher, self.collection, self.document_id or "") from error
 
 
 async def answers_of(jobs: Sequence[SearchJob]) -> list[Answer]:
@@ -215,9 +215,17 @@ def _encoded(jobs: Sequence[SearchJob]) -> list[EncodedQuery | Exception | None]
     return found
 
 
-def document_not_found(collection: str, document_id: str) -> DocumentNotFoundError:
-    """The error for an id that no document of a collection has."""
-    return DocumentNotFoundError(f"collection {collection!r} has no document {document_id!r}")
+def document_not_found(
+    searcher: Searcher, collection: str, document_id: str
+) -> DocumentNotFoundError:
+    """The error for an id that nothing in a collection has; where texts are split, what has one."""
+    found = f"collection {collection!r} has no document {document_id!r}"
+    if searcher.manifest.chunking is not None:
+        found += (
+            "; texts are split here: parts are read by their ids, such as 'faq-17#1', and "
+            "documents are written and deleted by their own, such as 'faq-17'"
+        )
+    return DocumentNotFoundError(found)
 
 
 def _options(

@@ -58,6 +58,22 @@ def test_a_made_collection_is_empty_described_and_can_be_searched(
     assert app.client.get("/v1/collections/new-1/search?q=cats").json()["hits"] == []
 
 
+def test_an_id_that_nothing_has_where_texts_are_split_is_told_what_has_one(app: Any) -> None:
+    path = "/v1/collections/split"
+    assert app.client.put(path, json={"chunking": {"tokens": 9, "overlap": 0}}).status_code == 201
+    documents = [{"id": "faq", "text": "One. Two words. " * 9}]
+    assert app.client.post(f"{path}/documents", json=documents).json()["inserted"] == 1
+    assert app.client.get(f"{path}/documents/faq%231").status_code == 200
+    for reply in (
+        app.client.get(f"{path}/documents/faq"),
+        app.client.post(f"{path}/similar/faq", json={}),
+        app.client.delete(f"{path}/documents/faq%231"),
+    ):
+        assert problem(reply) == (404, "document-not-found")
+        assert "parts are read by their ids, such as 'faq-17#1'" in reply.json()["detail"]
+    assert app.client.delete(f"{path}/documents/faq").json()["deleted"] == 1
+
+
 def test_making_the_same_again_finds_it_and_making_another_is_refused(
     app: Any, folder: Path
 ) -> None:
