@@ -266,6 +266,7 @@ def test_each_run_is_done_once_and_leaves_its_line(study: Study, place: Place) -
         hashed = line.get("data", {}).values()
         assert all(len(each) == 64 for each in hashed)
         assert bool(hashed) == (line["arm"] != "base")
+        assert ("base" in line.get("inputs", {})) == (line["arm"] != "base")
     assert len(told) == 5
     assert told[-1].startswith("attention-2: done in")
     lines = read_results(place.results)

@@ -18,7 +18,7 @@ import torch
 
 from lamina_training.encoder_folder import find_encoder, load_encoder
 from lamina_training.metrics_log import TRAINING_LOSS, read_metrics
-from lamina_training.run_folder import METRICS_FILE, RUN_FILE, read_json
+from lamina_training.run_folder import INPUTS, METRICS_FILE, RUN_FILE, read_json
 from lamina_training.starting_encoder import starting_encoder
 from lamina_training.study.definition import Cell, Study, cells_of
 from lamina_training.study.measures import StudyTasks, measure_encoder, read_tasks
@@ -112,8 +112,9 @@ def _run(cell: Cell, study: Study, tasks: StudyTasks | None, place: Place) -> di
         begun = (folder / RUN_FILE).is_file()
         ended = train(cell.config, folder, cache=place.cache, resume=begun)
         log = read_metrics(folder / METRICS_FILE)
+        begun_with = read_json(folder / RUN_FILE)
         line |= {
-            "data": read_json(folder / RUN_FILE)["data"],
+            **{part: begun_with[part] for part in ("data", INPUTS) if part in begun_with},
             "steps": ended.steps,
             "best_step": ended.best_step,
             "resumed": begun,
