@@ -474,6 +474,23 @@ def encoders(results: Results) -> str:
     return table_of(head, rows) + note + source(record)
 
 
+def dropout_noise(results: Results) -> str:
+    """What each kind of attention dropout changes before training."""
+    record = results["dropout_noise"]
+    rows = [
+        [f"`{found['kind']}`", f"{found['rate']:g}", f"{found['noise']:.2f}"]
+        for found in record["results"]["kinds"]
+    ]
+    settings = record["settings"]
+    note = (
+        f"\nOf the last layer's [CLS] of {settings['base']}, {settings['sentences']} sentences of "
+        f"CoLA's dev set, {settings['draws']} draws, all other dropout off: the length of the "
+        "change over the length of the vector. `scheduled_bernoulli` at one rate in all layers; "
+        "`attendout` at its start.\n"
+    )
+    return table_of(["kind", "rate", "change"], rows) + note + source(record)
+
+
 def beside(found: dict[str, float], digits: int) -> str:
     """Format a score, and its difference to the first encoder's unless it is that."""
     score = f"{found['score']:.{digits}f}"
@@ -547,6 +564,7 @@ TABLES: dict[str, tuple[set[str], Callable[[Results], str]]] = {
     "int8": ({"int8_study"}, int8),
     "int8-corpus": ({"int8_study"}, int8_corpus),
     "encoders": ({"encoders"}, encoders),
+    "dropout-noise": ({"dropout_noise"}, dropout_noise),
     "gpu": ({"gpu"}, gpu),
     "sizing": ({"sizing"}, sizing),
     "sizing-search": ({"sizing"}, search_at),

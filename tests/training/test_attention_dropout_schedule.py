@@ -93,6 +93,15 @@ def test_a_table_that_does_not_fit_says_where(
         read_rate_table(path, layers=2)
 
 
+def test_what_a_run_noted_is_a_table_and_a_run_without_rates_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"loss": 1}\n{"drop_probability": [0.1, 0.2]}\n{"drop_probability": [0, 1]}\n')
+    assert read_rate_table(path, layers=2) == ((0.1, 0.2), (0.0, 1.0))
+    path.write_text('{"loss": 1}\n3\n')
+    with pytest.raises(AttentionDropoutError, match=r"or metrics\.jsonl of a run that had them"):
+        read_rate_table(path, layers=2)
+
+
 def test_kinds_are_told_apart_by_name_and_keep_to_their_keys() -> None:
     assert READ.validate_python({"kind": "attendout", "target": [0.3, 0.1]}) == AttendOut(
         target=(0.3, 0.1)

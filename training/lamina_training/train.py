@@ -202,8 +202,9 @@ def _inputs(config: TrainConfig, cache: Path) -> dict[str, dict[str, str]]:
             inputs["table"] = {table.name: sha256_file(table)}
         except OSError as error:
             raise LaminaError(
-                f"{table}: cannot be read ({error.strerror}); attention_dropout.table is a file "
-                "that write_rate_table wrote, looked for from the working directory"
+                f"{table}: cannot be read ({error.strerror}); attention_dropout.table is "
+                "metrics.jsonl of a run, or a file that write_rate_table wrote, looked for from "
+                "the working directory"
             ) from error
     return inputs
 

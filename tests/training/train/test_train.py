@@ -192,6 +192,13 @@ def test_drop_rates_of_each_layer_are_logged(
     line = next(m for m in read_metrics(tmp_path / "run" / "metrics.jsonl") if "loss" in m)
     assert line["drop_probability"] == pytest.approx([0.1, 0.1], abs=0.03)
     assert len(line["guarded"]) == 2
+    table = tmp_path / "run" / "metrics.jsonl"
+    noted = [m["drop_probability"] for m in read_metrics(table) if "drop_probability" in m]
+    assert len(noted) > 1
+    replayed = make_config(attention_dropout={"kind": "scheduled_bernoulli", "table": str(table)})
+    train(replayed, tmp_path / "replayed", cache=tmp_path)
+    again = read_metrics(tmp_path / "replayed" / "metrics.jsonl")
+    assert next(m["drop_probability"] for m in again if "drop_probability" in m) == noted[0]
 
 
 def test_generators_are_a_group_with_their_own_rate_and_learn_after_the_warm_up(

@@ -59,7 +59,8 @@ class ScheduledBernoulli(_Kind):
         low_layer, high_layer: Rate of the first and the last layer after the ramp; the layers
             between lie on a line. For some thousand examples try `low_layer` up to 0.9.
         ramp: Share of the training over which the rates move; 0 sets them at once.
-        table: A file of rates to replay instead of all these (`write_rate_table`).
+        table: A file of rates to replay instead of all these: `metrics.jsonl` of a run that had
+            them, or one that `write_rate_table` wrote.
     """
 
     kind: Literal["scheduled_bernoulli"] = "scheduled_bernoulli"

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from lamina_training.attention_dropout.config import ScheduledBernoulli
 from lamina_training.attention_dropout.errors import AttentionDropoutError
@@ -62,19 +62,25 @@ def make_schedule(config: ScheduledBernoulli, layers: int) -> RateSchedule:
 def read_rate_table(path: Path, *, layers: int) -> tuple[tuple[float, ...], ...]:
     """Read a JSON list of rows, one a step, of drop rates, one a layer, lowest layer first.
 
+    Of a run's `metrics.jsonl`, the drop probabilities that it noted.
+
     Raises:
         AttentionDropoutError: If there is no such file, or it is anything else than that.
     """
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        rows = _noted(text) if path.suffix == ".jsonl" else json.loads(text)
     except FileNotFoundError as error:
         raise AttentionDropoutError(
-            f"{path}: no such file; write it from a recorded run with write_rate_table"
+            f"{path}: no such file; give metrics.jsonl of a run, or write one with write_rate_table"
         ) from error
     except (OSError, ValueError) as error:
         raise AttentionDropoutError(f"{path}: cannot be read as JSON ({error})") from error
     if not isinstance(rows, list) or not rows:
-        raise AttentionDropoutError(f"{path}: expected a list of rows of drop rates, one a step")
+        raise AttentionDropoutError(
+            f"{path}: expected a list of rows of drop rates, one a step, or metrics.jsonl of a run "
+            "that had them"
+        )
     for number, row in enumerate(rows):
         if not isinstance(row, list) or len(row) != layers:
             found = f"{len(row)} values" if isinstance(row, list) else repr(row)
@@ -88,6 +94,12 @@ def read_rate_table(path: Path, *, layers: int) -> tuple[tuple[float, ...], ...]
                     f"{path}: row {number} has {rate!r}, expected a probability from 0 to 1"
                 )
     return tuple(tuple(float(rate) for rate in row) for row in rows)
+
+
+def _noted(metrics: str) -> list[Any]:
+    lines = [json.loads(line) for line in metrics.splitlines() if line.strip()]
+    rates = [line.get("drop_probability") for line in lines if isinstance(line, dict)]
+    return [each for each in rates if each is not None]
 
 
 def write_rate_table(path: Path, rows: Sequence[Sequence[float]]) -> None:
