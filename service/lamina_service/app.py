@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from lamina_index import __version__
 from lamina_index.errors import LaminaError
@@ -55,7 +56,20 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     app.state.settings = settings
     app.state.metrics = Metrics()
-    app.add_middleware(Edge, metrics=app.state.metrics, max_body_bytes=settings.max_body_bytes)
+    if settings.allowed_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.allowed_origins,
+            allow_methods=["GET", "POST", "PUT", "DELETE"],
+            allow_headers=["Authorization", "Content-Type", "X-Request-ID"],
+            expose_headers=["X-Request-ID", "Retry-After"],
+        )
+    app.add_middleware(  # the last is the outermost
+        Edge,
+        metrics=app.state.metrics,
+        max_body_bytes=settings.max_body_bytes,
+        access_log=settings.access_log,
+    )
     add_error_handlers(app)
     routers = [
         routes.router,

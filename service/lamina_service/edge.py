@@ -6,6 +6,7 @@ import logging
 import re
 import secrets
 import time
+from urllib.parse import quote
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -23,13 +24,17 @@ class Edge:
     A reply carries `X-Request-ID`, the request's own if it sent a sane one. Bodies are counted as
     they stream in and refused at the limit, unless a handler lifts it. An error that no handler
     foresaw is logged with the request id and answered with a fixed text. HEAD goes to the route of
-    GET; the server sends that reply without its body.
+    GET; the server sends that reply without its body. With `access_log` each request is logged,
+    but for what follows the `?`, which may be what somebody searches for.
     """
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics, max_body_bytes: int) -> None:
+    def __init__(
+        self, app: ASGIApp, *, metrics: Metrics, max_body_bytes: int, access_log: bool = False
+    ) -> None:
         self._app = app
         self._metrics = metrics
         self._max_body_bytes = max_body_bytes
+        self._access_log = access_log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -67,6 +72,17 @@ class Edge:
             route = getattr(scope.get("route"), "path", "(none)")
             seconds = time.perf_counter() - started
             self._metrics.requested(method, route, status, seconds)
+            if self._access_log:
+                client, _ = scope["client"] or ("-", 0)
+                _logger.info(
+                    "%s %s %s %d %.1f ms, request %s",
+                    client,
+                    method,
+                    quote(scope["path"]),
+                    status,
+                    seconds * 1000,
+                    request_id.decode(),
+                )
 
 
 def _read_head(scope: Scope) -> tuple[bytes, int]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from lamina_index.compaction import MAX_AGE, MAX_DELTA
@@ -20,6 +21,7 @@ from lamina_service.errors import SettingsError
 from lamina_service.validation import message_of
 
 PREFIX = "LAMINA_"
+_ORIGIN = re.compile(r"https?://[a-z0-9.\[\]:-]+", re.IGNORECASE)
 _OF_OTHER_COMMANDS = frozenset({"LAMINA_KEY", "LAMINA_WEIGHTS"})
 """Variables of `lamina evaluate` and `lamina export`, which a shell may hold too."""
 
@@ -75,7 +77,27 @@ class Settings(BaseSettings):
         "key", description="/metrics needs a key like the rest, none, or does not exist"
     )
     docs: bool = Field(True, description="whether /docs and /openapi.json exist")
+    cors_origins: str = Field(
+        "", description="origins, by spaces, whose pages may ask from a browser; * for any"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    access_log: bool = Field(False, description="whether each request is logged, without its query")
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _are_origins(cls, value: str) -> str:
+        for origin in value.split():
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ValueError(
+                    f"found {origin!r}, expected origins such as https://search.example.org or "
+                    "http://localhost:3000, without a path, with spaces between; or *"
+                )
+        return value
+
+    @property
+    def allowed_origins(self) -> list[str]:
+        """Origins whose pages may ask from a browser."""
+        return self.cors_origins.split()
 
     @classmethod
     def load(cls, **flags: Any) -> Settings:

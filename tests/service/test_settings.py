@@ -67,3 +67,15 @@ def test_the_key_that_a_client_sends_may_stand_in_the_same_environment(
 ) -> None:
     monkeypatch.setenv("LAMINA_KEY", "secret")
     assert Settings.load().port == 7650
+
+
+@pytest.mark.parametrize(
+    "origins", ["search.example.org", "https://a.example/x", "https://a,http://b"]
+)
+def test_what_is_no_origin_is_told(origins: str) -> None:
+    with pytest.raises(SettingsError, match=r"LAMINA_CORS_ORIGINS .*found .*, expected origins"):
+        Settings.load(cors_origins=origins)
+    assert Settings.load(cors_origins="* http://[::1]:3000").allowed_origins == [
+        "*",
+        "http://[::1]:3000",
+    ]
