@@ -2,7 +2,8 @@
 
 Takes three to four hours on two cores, and wants the machine for itself. Needs wrk, 30 GB of disk,
 the Quora questions (SHARED_DATA) and, for weights and for txtai, a package index. What needs an
-NVIDIA GPU is left out where there is none.
+NVIDIA GPU is left out where there is none, and so are
+compare_encoders.py and bench_rerank.py, which want encoders made first.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ SCRIPTS = (
     ("bench_distractors.py",),
     ("bench_sizing.py",),
     ("int8_study.py",),
+    ("dropout_noise.py",),
     *((("bench_gpu.py",),) if NVIDIA_DRIVER.exists() else ()),
     ("report.py",),
 )

@@ -1,7 +1,7 @@
 # Lamina's offline tools: export an encoder, index and evaluate with it. Brings torch; for a CPU-only
 # torch give pip an index of such wheels: --build-arg PIP_EXTRA_INDEX_URL=...
 #   docker build -f docker/training.Dockerfile -t lamina:training .
-#   docker run --rm -v "$PWD/runs:/runs" lamina:training export all-MiniLM-L6-v2 /runs/encoder
+#   docker run --rm -v lamina-runs:/runs lamina:training export all-MiniLM-L6-v2 /runs/encoder
 
 FROM python:3.12-slim-bookworm AS build
 ARG PIP_EXTRA_INDEX_URL

@@ -169,7 +169,7 @@ async def delete_document(request: Request, collection: str, document_id: str) -
     responses=problems(404, 409, 413, 415, 422, 429, 507),
 )
 async def delete_documents(request: Request, collection: str, body: DeleteRequest) -> Response:
-    """Delete documents by id or all that pass a filter, in one step."""
+    """Delete documents by their ids, in one step, or all that pass a filter."""
     service: Service = request.app.state.service
     service.catalog.get(collection)
     name, count = await service.writes.run(partial(delete_some, service, collection), body)
