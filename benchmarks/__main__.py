@@ -1,9 +1,9 @@
 """Measure again everything that README.md and docs/ claim: `python -m benchmarks`, or `make bench`.
 
 Takes three to four hours on two cores, and wants the machine for itself. Needs wrk, 30 GB of disk,
-the Quora questions (SHARED_DATA) and, for weights and for txtai, a package index. What needs an
-NVIDIA GPU is left out where there is none, and so are
-compare_encoders.py and bench_rerank.py, which want encoders made first.
+the Quora questions (SHARED_DATA) and, for weights and for txtai, a package index. Left out are
+compare_encoders.py and bench_rerank.py, which want models made first, and what needs an NVIDIA GPU
+where there is none.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from corpora import SHARED_DATA
+from corpora import SHARED_DATA, base_weights
 from harness import RESULTS, parser, rounded, write_result
 from pydantic import TypeAdapter
 from torch import Tensor, nn
@@ -24,9 +24,7 @@ from transformers import AutoModel, AutoTokenizer
 from lamina_training.attention_dropout import attention_dropout
 from lamina_training.attention_dropout.config import AttentionDropoutConfig
 from lamina_training.data_rows import read_rows
-from lamina_training.encoder_folder import find_encoder
 
-BASE = "all-MiniLM-L6-v2"
 SENTENCES, DRAWS = 64, 8
 KINDS: list[dict[str, Any]] = [
     *({"kind": "plain", "rate": rate} for rate in (0.1, 0.2, 0.3)),
@@ -46,13 +44,13 @@ def main() -> None:
     sentences, draws = (8, 2) if arguments.small else (SENTENCES, DRAWS)
     path = SHARED_DATA / "classification" / "cola" / "dev.tsv"
     texts = [row.text("sentence") for row in read_rows(path, ["sentence"])][:sentences]
-    folder = find_encoder(BASE, cache=Path("weights")).transformer
+    folder = base_weights()
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     batch = tokenizer(texts, padding=True, return_tensors="pt")
     rows = [measure(folder, batch, settings, draws) for settings in KINDS]
     write_result(
         arguments.output or RESULTS / "dropout_noise.json",
-        {"base": BASE, "sentences": len(texts), "draws": draws},
+        {"base": folder.name, "sentences": len(texts), "draws": draws},
         {"kinds": rows},
     )
     print(json.dumps(rows, indent=1))

@@ -305,3 +305,38 @@ def test_without_a_gpu_its_benchmark_says_what_is_missing(repository: Path, tmp_
     assert "torch finds no CUDA device" in done.stderr
     assert "--small" in done.stderr
     assert not (tmp_path / "gpu.json").exists()
+
+
+def test_encoders_are_compared_with_the_first(
+    repository: Path, shared_data: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "encoders.json"
+    options = ["--small", "--output", output]
+    done = run(repository, "compare_encoders.py", "default", "fast", *options)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(output.read_text())["results"]
+    assert list(found) == ["default", "fast"]
+    for task in ("quora", "qnli", "stsb"):
+        first, other = found["default"][task], found["fast"][task]
+        assert (first["difference"], first["low"], first["high"]) == (0, 0, 0)
+        assert other["difference"] == pytest.approx(other["score"] - first["score"], abs=2e-5)
+        assert other["low"] <= other["difference"] <= other["high"]
+    assert found["default"]["encode"]["times_as_fast"] == 1
+
+
+def test_masked_links_make_more_noise_than_as_many_plainly_dropped(
+    repository: Path, shared_data: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")  # never skipped in CI: see pytest_sessionstart
+    output = tmp_path / "dropout_noise.json"
+    done = run(repository, "dropout_noise.py", "--small", "--output", output)
+    assert done.returncode == 0, done.stderr
+    kinds = json.loads(output.read_text())["results"]["kinds"]
+    noise = {(found["kind"], found["rate"]): found["noise"] for found in kinds}
+    assert noise["plain", 0.1] < noise["plain", 0.2] < noise["plain", 0.3]
+    assert noise["scheduled_bernoulli", 0.1] > noise["plain", 0.1]
+    assert all(found["dropped"] is None or 0 < found["dropped"] < 0.4 for found in kinds)
+    page = tmp_path / "page.md"
+    page.write_text("<!-- table:dropout-noise -->\n<!-- /table -->\n")
+    assert run(repository, "report.py", "--results", tmp_path, page).returncode == 0
+    assert "| `plain` | 0.2 | 0." in page.read_text()
