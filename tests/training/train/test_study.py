@@ -136,13 +136,15 @@ def test_a_study_that_no_one_can_follow_is_refused(
 
 def test_a_file_is_laid_over_the_one_that_it_extends(tmp_path: Path) -> None:
     first = (
-        'title = "A"\nquestion = "?"\nreference = "x"\nseeds = [1]\nrecipe = {task = "distil"}\n'
+        'title = "A"\nquestion = "?"\nanswer = "Yes."\nreference = "x"\nseeds = [1]\n'
+        'recipe = {task = "distil"}\n'
     )
     (tmp_path / "first.toml").write_text(f'{first}[arms.x]\ntitle = "x"\n[arms.y]\ntitle = "y"\n')
     second = 'extends = "first.toml"\ntitle = "B"\n[recipe]\nmore = 1\n[arms.y]\nseeds = 1\n'
     (tmp_path / "second.toml").write_text(second)
     found = read_study(tmp_path / "second.toml")
     assert found.title == "B"
+    assert found.answer == ""  # which is one to another question
     assert found.recipe == {"task": "distil", "more": 1}
     assert found.arms["y"].title == "y"
     assert found.arms["y"].seeds == 1

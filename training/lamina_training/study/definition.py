@@ -147,7 +147,7 @@ def read_study(path: Path) -> Study:
     """Read and check a study's file.
 
     One that `extends` another is laid over it, key by key; tables named by `without` are taken out
-    of the other first.
+    of the other first, and so is its answer.
 
     Raises:
         StudyError: If it cannot be read, or a key is unknown, missing or wrong.
@@ -167,7 +167,8 @@ def _read_extended(path: Path, below: tuple[Path, ...]) -> dict[str, Any]:
     if "extends" not in given:
         return given
     other = _read_extended(path.parent / str(given.pop("extends")), (*below, path))
-    return merge({key: value for key, value in other.items() if key not in without}, given)
+    left_out = {*without, "answer"}  # of another question
+    return merge({key: value for key, value in other.items() if key not in left_out}, given)
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
