@@ -16,7 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, Self, get_args
 
-from lamina_service.database import open_database
+from lamina_index.collection import is_collection
+from lamina_service.database import DATABASE, open_database
+from lamina_service.errors import SettingsError
 
 Scope = Literal["read", "write", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
@@ -119,8 +121,24 @@ class KeyStore:
 
 
 @contextmanager
-def opened(data: Path) -> Iterator[KeyStore]:
-    """Open the keys for one command."""
+def opened(data: Path, *, make: bool = True) -> Iterator[KeyStore]:
+    """Open the keys for one command.
+
+    Args:
+        data: The data folder.
+        make: Begin `service.sqlite` where there is none. Commands that only look leave nothing
+            behind in a folder that was named by mistake.
+
+    Raises:
+        SettingsError: As `open_database`, and if there is no `service.sqlite` and none is to be
+            made.
+        FormatError, DamagedError: As `open_database`.
+    """
+    if not make and data.is_dir() and not is_collection(data) and not (data / DATABASE).exists():
+        raise SettingsError(
+            f"{data}: no {DATABASE}, so no key was ever made here; give the service's data folder "
+            "with --data, or make a key with `lamina keys create`"
+        )
     with closing(KeyStore.open(data)) as store:
         yield store
 

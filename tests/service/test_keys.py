@@ -103,3 +103,14 @@ def test_the_command_shows_a_key_once_lists_it_without_and_revokes_it(
     assert KeyStore.open(data).find(token) is None
     assert main(["keys", "revoke", "1", "--data", str(data)]) == 1
     assert main(["keys", "create", "--data", str(data), "--scope", "owner"]) == 2
+
+
+@pytest.mark.parametrize("command", [["list"], ["revoke", "1"]])
+def test_looking_for_keys_where_none_was_made_says_so_and_leaves_no_file(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["keys", *command, "--data", str(tmp_path)]) == 1
+    told = capsys.readouterr().err
+    assert f"{tmp_path}: no {DATABASE}" in told
+    assert "lamina keys create" in told
+    assert not list(tmp_path.iterdir())

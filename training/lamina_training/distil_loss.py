@@ -147,8 +147,8 @@ class DistilLoss(nn.Module):
 
     A teacher that reads each batch beside the student gives all of it. Without tokens its
     embeddings suffice, computed once: the trainer passes the dataset's `label` column as `labels`,
-    (B,) places of the texts in them. A student of another width is mapped to the teacher's for the
-    first and the last term.
+    (B, columns) places of the texts in them. A student of another width is mapped to the teacher's
+    for the first and the last term.
     """
 
     def __init__(
@@ -215,11 +215,14 @@ class DistilLoss(nn.Module):
         """Embed a batch of one or more columns and give the loss of all their texts together.
 
         Raises:
-            ValueError: If there are several columns and the teacher does not read beside.
+            ValueError: If embeddings are to be found by `labels`, and those are not (B, columns).
         """
         columns = list(sentence_features)
-        if len(columns) > 1 and self.reader is None:
-            raise ValueError(f"{len(columns)} columns; embeddings are of the texts of one")
+        if self.teacher is not None and (labels.ndim != 2 or labels.shape[1] != len(columns)):
+            raise ValueError(
+                f"labels {tuple(labels.shape)} are not the places (B, {len(columns)}) of the texts "
+                "among the teacher's embeddings"
+            )
         merged = merge_feature_batches(columns) if len(columns) > 1 else columns[0]
         passes = None if merged is None else ByLength.of(merged)
         parts = list(passes) if passes is not None else columns if merged is None else [merged]
@@ -236,7 +239,8 @@ class DistilLoss(nn.Module):
                 states[layer].append((projected, its[layer], part["attention_mask"]))
         joined = torch.cat if passes is None else passes.joined
         embeddings = joined(embedded)  # (B, D)
-        teacher = joined(targets) if self.teacher is None else self.teacher[labels]
+        # texts stand column after column, and so must their places
+        teacher = joined(targets) if self.teacher is None else self.teacher[labels.T.reshape(-1)]
         with torch.autocast(embeddings.device.type, enabled=False):
             student = embeddings.float()
             loss = student.new_zeros(())

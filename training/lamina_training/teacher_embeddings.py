@@ -26,7 +26,12 @@ FOLDER = "teachers"
 
 
 def teacher_embeddings(
-    teacher: str, texts: Sequence[str], *, cache: Path, device: torch.device
+    teacher: str,
+    texts: Sequence[str],
+    *,
+    cache: Path,
+    device: torch.device,
+    precision: str = "fp32",
 ) -> Tensor:
     """Embed texts with a teacher, or read what the same teacher made of them before.
 
@@ -37,6 +42,7 @@ def teacher_embeddings(
         texts: N texts.
         cache: Folder that keeps fetched weights and, in `teachers/`, embeddings.
         device: To compute on.
+        precision: `bf16` computes under autocast.
 
     Returns:
         (N, D) unit rows on the CPU.
@@ -46,7 +52,7 @@ def teacher_embeddings(
         DamagedError: If kept embeddings cannot be read.
     """
     folder = find_encoder(teacher, cache=cache)
-    decided_by = [hash_encoder(folder), list(texts)]
+    decided_by = [hash_encoder(folder), precision, list(texts)]
     key = hashlib.sha256(json.dumps(decided_by, sort_keys=True).encode()).hexdigest()
     path = cache / FOLDER / f"{key[:32]}.safetensors"
     if path.is_file():
@@ -56,15 +62,16 @@ def teacher_embeddings(
             raise DamagedError(f"{path}: cannot be read ({error}); delete it") from error
     encode = encode_with(load_encoder(folder).to(device))
     console = Console(stderr=True)
-    blocks = [
-        unit_embeddings(encode, texts[start : start + _BLOCK])
-        for start in track(
-            range(0, len(texts), _BLOCK),
-            description="teacher",
-            console=console,
-            disable=not console.is_terminal,
-        )
-    ]
+    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+        blocks = [
+            unit_embeddings(encode, texts[start : start + _BLOCK])
+            for start in track(
+                range(0, len(texts), _BLOCK),
+                description="teacher",
+                console=console,
+                disable=not console.is_terminal,
+            )
+        ]
     embeddings = torch.from_numpy(np.concatenate(blocks))
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.{os.getpid()}")

@@ -338,8 +338,10 @@ class Distil(_Table):
             `token_weight`.
         temperature: Of both distributions. Only with `similarity_weight`.
         together: The texts of a row stay in one batch, so that texts which are alike are compared;
-            `run.batch_size` counts rows then. The teacher reads beside the student, as above: the
-            same tokens, `encoder.max_tokens` at most, behind its own default prompt if it has one.
+            `run.batch_size` counts rows then. A teacher with the student's tokenizer reads beside
+            it, as above: the same tokens, `encoder.max_tokens` at most, behind its own default
+            prompt if it has one. Of any other the embeddings of all texts are computed first and
+            kept, as they are without `together`.
     """
 
     teacher: str

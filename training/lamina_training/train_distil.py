@@ -39,12 +39,16 @@ def distil_trainer(
         LaminaError: If data, teacher or base cannot be read, or do not fit the configuration.
     """
     dev = read_dev(config.dev, config.data.folder, seed=config.seed)
-    distil, texts = config.distil, []
+    distil = config.distil
     if distil.together:
         sources = read_sources(config.data)
     else:
-        texts = read_texts(config.data)
-        sources = [datasets.Dataset.from_dict({"text": texts, "label": list(range(len(texts)))})]
+        sources = [datasets.Dataset.from_dict({"text": read_texts(config.data)})]
+    model = starting_encoder(config, cache=setting.cache)
+    beside = _teacher_beside(config, model, setting, sources)
+    texts: list[str] = []
+    if beside is None:
+        sources, texts = _with_places(sources)
     plan = plan_rows(config, sources, processes=setting.processes)
     arguments = make_arguments(
         SentenceTransformerTrainingArguments,
@@ -53,15 +57,19 @@ def distil_trainer(
         steps=plan.steps,
         score=config.dev.deciding,
     )
-    model = starting_encoder(config, cache=setting.cache)
     model.to(arguments.device)
     teacher: Teacher | Tensor
-    if distil.token_weight or distil.together:
-        teacher = _teacher_beside(config, model, setting, sources)
+    if beside is not None:
+        beside.model.to(arguments.device)
+        teacher = beside
     else:
         with PartialState().main_process_first():  # the others read what it has kept
             teacher = teacher_embeddings(
-                distil.teacher, texts, cache=setting.cache, device=arguments.device
+                distil.teacher,
+                texts,
+                cache=setting.cache,
+                device=arguments.device,
+                precision=config.run.precision,
             )
     loss = DistilLoss(
         model,
@@ -82,22 +90,40 @@ def distil_trainer(
     )
 
 
+def _with_places(
+    sources: Sequence[datasets.Dataset],
+) -> tuple[list[datasets.Dataset], list[str]]:
+    """Give the sources with where each row's texts (columns,) stand in the list of all of them."""
+    places: dict[str, int] = {}
+    placed = []
+    for source in sources:
+        texts = source.select_columns([name for name in source.column_names if name != KEY_COLUMN])
+        of_rows = [[places.setdefault(t, len(places)) for t in row.values()] for row in texts]
+        placed.append(texts.add_column(KEY_COLUMN, of_rows))
+    return placed, list(places)
+
+
 def _teacher_beside(
     config: DistilConfig, model: Any, setting: Setting, sources: Sequence[datasets.Dataset]
-) -> Teacher:
-    """Load the teacher to the student's device, to read each batch beside it.
+) -> Teacher | None:
+    """Load the teacher, if it is to read each batch beside the student and can.
+
+    Returns:
+        None if its embeddings suffice, and the texts of a batch need not come from one row or it
+        cannot read the student's tokens.
 
     Raises:
-        TrainConfigError: If it cannot read the student's tokens as it reads their texts.
+        TrainConfigError: If the states of tokens are asked of a teacher that cannot read them.
     """
     distil = config.distil
-    teacher = load_encoder(find_encoder(distil.teacher, cache=setting.cache)).to(model.device)
-    if teacher.tokenizer.get_vocab() != model.tokenizer.get_vocab():
-        raise TrainConfigError(
-            f"distil: the tokenizer of teacher {distil.teacher} has other tokens than the "
-            "student's, so it cannot read beside it; set token_weight to 0 and together to false"
-        )
-    _check_reads_alike(config, teacher, sources)
+    if not (distil.token_weight or distil.together):
+        return None
+    teacher = load_encoder(find_encoder(distil.teacher, cache=setting.cache))
+    apart = _why_apart(config, model, teacher, sources)
+    if apart and distil.token_weight:
+        raise TrainConfigError(f"distil: {apart}; or set token_weight to 0")
+    if apart:
+        return None
     own, its = (len(layers_of(encoder[0].auto_model)) for encoder in (model, teacher))
     layers = distil.token_layers or (its - 1,) if distil.token_weight else ()
     if layers and (max(layers) >= its or len(layers) not in (1, own)):
@@ -108,27 +134,35 @@ def _teacher_beside(
     return Teacher(teacher, layers, precision=config.run.precision)
 
 
-def _check_reads_alike(
-    config: DistilConfig, teacher: Any, sources: Sequence[datasets.Dataset]
-) -> None:
+def _why_apart(
+    config: DistilConfig, model: Any, teacher: Any, sources: Sequence[datasets.Dataset]
+) -> str | None:
+    """Tell why a teacher cannot read the student's tokens as it reads their texts, if so."""
+    name, given = config.distil.teacher, config.encoder.max_tokens
+    if teacher.tokenizer.get_vocab() != model.tokenizer.get_vocab():
+        return (
+            f"the tokenizer of teacher {name} has other tokens than the student's, so it cannot "
+            "read beside it; take one that has the same"
+        )
     prompt = PromptTokens.of(teacher)
     length = len(prompt.ids) if prompt else 0
-    longest, given = teacher.max_seq_length, config.encoder.max_tokens
+    longest = teacher.max_seq_length
     if longest is not None and given + length > longest:
-        raise TrainConfigError(
-            f"encoder.max_tokens: {given}, and teacher {config.distil.teacher} reads {longest} "
-            f"tokens, {length} of them its prompt's; lower it to {longest - length}"
+        return (
+            f"encoder.max_tokens is {given}, and teacher {name} reads {longest} tokens, {length} "
+            f"of them its prompt's; lower it to {longest - length}"
         )
     some = [
         text
         for source in sources
-        for name, column in source[:PROBED_ROWS].items()
-        if name != KEY_COLUMN
-        for text in column
+        for column, texts in source[:PROBED_ROWS].items()
+        if column != KEY_COLUMN
+        for text in texts
     ]
     if not is_read_apart(teacher, some):
-        raise TrainConfigError(
-            f"distil: the tokenizer of teacher {config.distil.teacher} joins the end of its prompt "
+        return (
+            f"the tokenizer of teacher {name} joins the end of its prompt "
             f"{default_prompt(teacher)!r} to the first word of a text, so it cannot read the "
-            "prompt before the student's tokens; set token_weight to 0 and together to false"
+            "prompt before the student's tokens; take another"
         )
+    return None

@@ -50,11 +50,14 @@ def main() -> None:
     options.add_argument("data", type=Path, help="folder of wiki_sentences/ and nli/")
     options.add_argument("output", type=Path, help="TSV file to write")
     options.add_argument("--sentences", type=int, help="at most so many of Wikipedia's")
+    options.add_argument("--rows", type=int, help="write only so many, drawn at random")
     arguments = options.parse_args()
     rng = random.Random(0)  # noqa: S311 - draws texts, no secrets
     sentences = islice(even_sentences(arguments.data), arguments.sentences)
     texts = list(dict.fromkeys([*sentences, *inference_texts(arguments.data)]))
     words = sorted({word for text in texts for word in words_of(text)})
+    if arguments.rows is not None:
+        texts = random.Random(1).sample(texts, min(arguments.rows, len(texts)))  # noqa: S311 - as above
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     with arguments.output.open("w", encoding="utf-8") as file:
         file.write("\t".join(COLUMNS) + "\n")

@@ -50,7 +50,7 @@ def list_keys(data: Data = Path("data")) -> None:
     """List all keys ever made, without the keys themselves."""
     from lamina_service.keys import opened
 
-    with opened(data) as keys:
+    with opened(data, make=False) as keys:
         for key in keys.list():
             state = f"revoked {key.revoked}" if key.revoked else "in force"
             typer.echo(f"{key.id}\t{key.scope}\t{key.created}\t{state}\t{key.name}")
@@ -65,7 +65,7 @@ def revoke(
     from lamina_service.errors import SettingsError
     from lamina_service.keys import opened
 
-    with opened(data) as keys:
+    with opened(data, make=False) as keys:
         if not keys.revoke(key_id):
             raise SettingsError(f"{data}: no key {key_id} in force; see `lamina keys list`")
     typer.echo(f"Key {key_id} is revoked.", err=True)

@@ -82,7 +82,7 @@ def test_loss_is_one_minus_cosine_to_the_labelled_rows_of_the_teacher() -> None:
     model = Fixed(torch.tensor([[3.0, 0.0], [0.0, 2.0], [1.0, 1.0]]))
     loss = DistilLoss(model, teacher, vector_weight=2.0, similarity_weight=0.0, temperature=1.0)
     cosines = (1 + 1 + math.sqrt(0.5)) / 3
-    found = loss([{}], torch.tensor([1, 0, 0])).detach()
+    found = loss([{}], torch.tensor([[1], [0], [0]])).detach()
     assert float(found) == pytest.approx(2 * (1 - cosines), abs=1e-6)
 
 
@@ -169,7 +169,7 @@ def test_a_teacher_that_reads_beside_gives_the_loss_of_embeddings_made_before(
     weights = {"vector_weight": 1.0, "similarity_weight": 2.0, "temperature": 0.5}
     features = [student.preprocess(TEXTS)]
     before, beside = (
-        float(DistilLoss(student, of, **weights)(features, torch.arange(3)).detach())
+        float(DistilLoss(student, of, **weights)(features, torch.arange(3)[:, None]).detach())
         for of in (made, Teacher(teacher, ()))
     )
     assert beside == pytest.approx(before, rel=1e-4)
@@ -184,9 +184,18 @@ def test_texts_of_all_columns_are_compared_together(teacher: Any, student: Any) 
     together = loss(columns, torch.zeros(3, dtype=torch.long)).detach()
     alone = loss([student.preprocess(TEXTS + other)], torch.arange(6)).detach()
     assert float(together) == pytest.approx(float(alone), rel=1e-4)
-    stored = DistilLoss(student, torch.eye(16), vector_weight=1, similarity_weight=0, temperature=1)
-    with pytest.raises(ValueError, match="2 columns; embeddings are of the texts of one"):
-        stored(columns, torch.arange(3))
+    stored = DistilLoss(
+        student,
+        teacher.encode(["why", *TEXTS, *other], convert_to_tensor=True),
+        vector_weight=1,
+        similarity_weight=1,
+        temperature=0.5,
+    )
+    places = torch.tensor([[1, 4], [2, 5], [3, 6]])  # of each row's text and other text
+    assert float(stored(columns, places).detach()) == pytest.approx(float(alone), rel=1e-4)
+    for wrong in (torch.arange(3), places[:, :1]):
+        with pytest.raises(ValueError, match=r"labels .* are not the places \(B, 2\)"):
+            stored(columns, wrong)
 
 
 class Wide(Teacher):
@@ -245,17 +254,42 @@ def test_rows_are_read_beside_the_teacher_which_needs_no_embeddings_kept(
     assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
 
 
-def test_tokens_of_another_tokenizer_are_refused(
-    make_config: Callable[..., TrainConfig], make_tiny_bert: Callable[..., Path], tmp_path: Path
-) -> None:
+@pytest.fixture
+def of_other_tokens(make_tiny_bert: Callable[..., Path], tmp_path: Path) -> Path:
+    """A teacher whose tokenizer knows another word."""
     other = make_tiny_bert(tmp_path / "other")
     tokenizer = json.loads((other / "tokenizer.json").read_text())
     vocabulary = tokenizer["model"]["vocab"]
     vocabulary["zebra"] = vocabulary.pop("cat")
     (other / "tokenizer.json").write_text(json.dumps(tokenizer))
-    config = make_config("distil", distil={"teacher": str(other), "token_weight": 1.0})
+    return other
+
+
+def test_tokens_of_another_tokenizer_are_refused(
+    make_config: Callable[..., TrainConfig], of_other_tokens: Path, tmp_path: Path
+) -> None:
+    config = make_config("distil", distil={"teacher": str(of_other_tokens), "token_weight": 1.0})
     with pytest.raises(LaminaError, match="has other tokens than the student's"):
         train(config, tmp_path / "run", cache=tmp_path)
+
+
+def test_rows_of_near_texts_are_learned_from_a_teacher_of_other_tokens_too(
+    make_config: Callable[..., TrainConfig], of_other_tokens: Path, tmp_path: Path
+) -> None:
+    columns = ["anchor", "positive", "hard_negative"]
+    config = make_config(
+        "distil",
+        encoder={"reinitialize_top": 1},
+        distil={"teacher": str(of_other_tokens), "together": True},
+        data={"train": [{"file": "triplets.tsv", "columns": columns}]},
+        run={"steps": 40, "batch_size": 4},
+    )
+    train(config, tmp_path / "run", cache=tmp_path)
+    assert len(list((tmp_path / "teachers").iterdir())) == 1
+    losses = [
+        line["loss"] for line in read_metrics(tmp_path / "run/metrics.jsonl") if "loss" in line
+    ]
+    assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
 
 
 def test_teacher_embeddings_are_computed_once(
@@ -267,8 +301,10 @@ def test_teacher_embeddings_are_computed_once(
     monkeypatch.setattr("lamina_training.teacher_embeddings.load_encoder", None)
     again = teacher_embeddings(str(base), texts, cache=tmp_path, device=torch.device("cpu"))
     assert torch.equal(first, again)
-    with pytest.raises(TypeError):  # other texts are another file
-        teacher_embeddings(str(base), texts[::-1], cache=tmp_path, device=torch.device("cpu"))
+    cpu = torch.device("cpu")
+    for other in ({"texts": texts[::-1]}, {"texts": texts, "precision": "bf16"}):  # another file
+        with pytest.raises(TypeError):
+            teacher_embeddings(str(base), cache=tmp_path, device=cpu, **other)
 
 
 def test_a_teacher_with_the_same_weights_and_another_pooling_has_vectors_of_its_own(

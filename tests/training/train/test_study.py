@@ -279,6 +279,28 @@ def test_each_run_is_done_once_and_leaves_its_line(study: Study, place: Place) -
     assert not [path for path in place.work.iterdir() if path.is_dir()]  # runs are removed
 
 
+def test_an_arm_may_train_on_data_elsewhere_and_is_measured_on_the_same(
+    study: Study, place: Place, study_data: Path, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("triplets.tsv", "sts.tsv"):
+        shutil.copy(study_data / name, elsewhere)
+    given = study.model_dump()
+    given["arms"]["mean"]["change"]["data"] = {"folder": str(elsewhere)}
+    given["recipe"]["data"]["folder"] = "nowhere"
+    there = Study.model_validate(given)
+    cells = {c.arm: c for c in cells_of(there, origin="test", data=study_data)}
+    assert cells["mean"].config.data.folder == elsewhere
+    assert cells["attention"].config.data.folder == study_data
+    before = {c.fingerprint for c in cells_of(study, origin="test")}
+    assert cells["mean"].fingerprint not in before  # other data may lie there
+    assert cells["attention"].fingerprint in before
+    run_study(there, place, origin="test", data=study_data, arms=["mean"], most=1)
+    [line] = read_results(place.results).values()
+    assert line["exits"]["kept"].keys() >= {"stsb_dev", "quora_mrr"}
+
+
 def test_the_same_seed_gives_the_same_line(study: Study, place: Place, tmp_path: Path) -> None:
     other = Place(tmp_path / "other.jsonl", tmp_path / "other", place.cache)
     for each in (place, other):

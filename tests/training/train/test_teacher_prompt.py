@@ -114,6 +114,6 @@ def test_texts_and_prompt_have_to_fit_into_what_the_teacher_reads(
 ) -> None:
     folder = make_teacher()
     config = distil_config(make_config, folder, encoder={"max_tokens": 510})
-    message = r"encoder\.max_tokens: 510, .* reads 512 tokens, 3 of them its prompt's; .* to 509"
+    message = r"encoder\.max_tokens is 510, .* reads 512 tokens, 3 of them its prompt's; .* to 509"
     with pytest.raises(LaminaError, match=message):
         train(config, tmp_path / "run", cache=tmp_path)

@@ -127,7 +127,8 @@ class Cell:
         config: What is trained.
         exits: Which vectors are measured.
         trains: Whether anything is trained.
-        fingerprint: sha256 over all that decides the result, but for the data's folder.
+        fingerprint: sha256 over all that decides the result, but for the folder of the recipe's
+            data.
     """
 
     arm: str
@@ -189,7 +190,7 @@ def cells_of(study: Study, *, origin: str, data: Path | None = None) -> Iterator
     Args:
         study: Which.
         origin: Begins the message of an error.
-        data: Takes the place of the recipe's `data.folder`.
+        data: Takes the place of the recipe's `data.folder`, not of one that an arm has for itself.
 
     Raises:
         TrainConfigError: If a recipe, as an arm changes it, is none.
@@ -210,13 +211,14 @@ def _cell(study: Study, name: str, seed: int, origin: str, data: Path | None) ->
     arm = study.arms[name]
     recipe = {key: value for key, value in study.recipe.items() if key not in arm.replace}
     merged = merge(recipe, arm.change) | {"seed": seed}
+    own_folder = arm.change.get("data", {}).get("folder")
     decided = {
-        "recipe": merged | {"data": {**merged.get("data", {}), "folder": None}},
+        "recipe": merged | {"data": {**merged.get("data", {}), "folder": own_folder}},
         "exits": arm.exits,
         "untrained": arm.untrained,
         "measure": study.measure.model_dump(mode="json"),
     }
-    if data is not None:
+    if data is not None and own_folder is None:
         merged["data"] = {**merged.get("data", {}), "folder": str(data)}
     config = parse_train_config(merged, origin=f"{origin}: arm {name}")
     if isinstance(config, ClassificationConfig) and (arm.untrained or arm.exits != ("kept",)):

@@ -63,7 +63,7 @@ def run_study(
         study: Which.
         place: Where.
         origin: Begins the message of an error.
-        data: Takes the place of the recipe's `data.folder`.
+        data: Takes the place of the recipe's `data.folder`, not of one that an arm has for itself.
         arms: Only these; all if empty.
         most: So many runs at most.
         tell: Is given a line for each run.
@@ -86,7 +86,7 @@ def run_study(
             if not ours or cell.fingerprint in read_results(place.results):
                 continue
             if tasks is None and not isinstance(cell.config, ClassificationConfig):
-                tasks = read_tasks(study.measure, cell.config.data.folder)  # once for all
+                tasks = read_tasks(study.measure, data or _data_folder(study))  # once for all
             started = time.monotonic()
             line = _run(cell, study, tasks, place)
             append_result(place.results, line)
@@ -95,6 +95,11 @@ def run_study(
             minutes = (time.monotonic() - started) / 60
             tell(f"{cell.name}: done in {minutes:.1f} min ({place_in_line} of {len(cells)})")
     return done
+
+
+def _data_folder(study: Study) -> Path:
+    """Where the recipe's data lie, and so what is measured; an arm may train on data elsewhere."""
+    return Path(study.recipe.get("data", {}).get("folder", ""))
 
 
 def _run(cell: Cell, study: Study, tasks: StudyTasks | None, place: Place) -> dict[str, Any]:
