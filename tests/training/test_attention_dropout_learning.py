@@ -49,6 +49,29 @@ def test_generators_start_near_the_plain_rate(encoder: Any) -> None:
     assert statistics["dropped"] == pytest.approx([0.1] * 3, abs=0.02)
 
 
+def test_the_spread_is_that_of_the_probabilities_over_the_real_links_of_each_row(
+    encoder: Any,
+) -> None:
+    encoder.train()
+    inputs = batch([9, 5])
+    with attention_dropout(encoder, LEARNING) as dropout:
+        for generator in dropout._masks.generators:
+            generator.query.weight.data *= 30  # so that P differs from link to link
+        output(encoder, inputs)
+        [passed] = dropout.take_passes()
+        found = dropout.statistics()["drop_spread"]
+    for layer, draw in passed.items():
+        probability = torch.sigmoid(draw.logits.detach())  # (B, A, T, T)
+        rows = [
+            probability[text, head, row, :length].std(correction=0)
+            for text, length in enumerate(inputs["attention_mask"].sum(dim=1).tolist())
+            for head in range(probability.shape[1])
+            for row in range(length)
+        ]
+        assert found[layer] == pytest.approx(float(torch.stack(rows).mean()), rel=1e-4)
+    assert min(found) > 0.001
+
+
 def test_one_step_gives_every_generator_a_gradient(encoder: Any) -> None:
     encoder.train()
     with attention_dropout(encoder, LEARNING) as dropout:

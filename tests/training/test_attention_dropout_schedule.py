@@ -69,6 +69,14 @@ def test_a_written_table_is_replayed_exactly(tmp_path: Path) -> None:
     assert schedule.rates(1.0) == rows[-1]
 
 
+def test_a_row_that_was_noted_for_ten_steps_is_in_force_for_those_ten(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(f'{{"drop_probability": [0.{n:02}]}}\n' for n in range(24)))
+    schedule = make_schedule(ScheduledBernoulli(table=path), 1)
+    found = [schedule.rates(step / 240) for step in range(240)]
+    assert found == [[step // 10 / 100] for step in range(240)]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

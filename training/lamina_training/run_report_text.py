@@ -24,6 +24,7 @@ _GEOMETRY = {
 }
 _DROPOUT = {
     "drop_probability": "drop probability",
+    "drop_spread": "spread of the probability over a row's links (standard deviation)",
     "dropped": "share dropped",
     "guarded": "share of rows that the row guard saved",
 }

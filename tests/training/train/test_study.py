@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ from lamina_training.study.definition import Study, StudyError, cells_of, merge,
 from lamina_training.study.embedded import ExitEmbeddings
 from lamina_training.study.measures import measure_encoder, read_tasks
 from lamina_training.study.page import write_index, write_page
-from lamina_training.study.results import append_result, load_results, read_results
+from lamina_training.study.results import append_result, is_of, load_results, read_results
 from lamina_training.study.runner import Place, run_study
 from lamina_training.study.statistics import estimate, paired_difference
 from lamina_training.train import train
@@ -307,6 +308,26 @@ def test_the_same_seed_gives_the_same_line(study: Study, place: Place, tmp_path:
         run_study(study, each, origin="test", arms=["attention"], most=1, tell=lambda _: None)
     first, second = (list(read_results(each.results).values()) for each in (place, other))
     assert first[0]["exits"] == second[0]["exits"]
+
+
+def test_a_result_of_another_default_is_none_and_of_settings_added_since_is_one(
+    study: Study, tmp_path: Path
+) -> None:
+    cell = next(cells_of(study, origin="test"))
+    assert "folder" not in cell.settings["data"]
+    line: dict[str, Any] = {"config": json.loads(json.dumps(cell.settings))}
+    assert is_of(cell, line)
+    assert is_of(cell, {})  # written before settings were
+    assert not is_of(cell, None)
+    del line["config"]["optimizer"]["warmup"]  # as if it had come since
+    assert is_of(cell, line)
+    line["config"]["optimizer"]["max_gradient_norm"] = 2.0
+    assert not is_of(cell, line)
+    path = tmp_path / "results.jsonl"
+    append_result(path, {"fingerprint": cell.fingerprint, **line})
+    place = Place(path, tmp_path / "work", tmp_path / "cache")
+    run_study(study, place, origin="test", most=1, tell=lambda _: None)
+    assert is_of(cell, read_results(path)[cell.fingerprint])
 
 
 def test_a_run_that_another_runner_has_is_left_to_it(study: Study, place: Place) -> None:

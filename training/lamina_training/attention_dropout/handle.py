@@ -207,8 +207,10 @@ class AttentionDropout:
     def statistics(self) -> dict[str, list[float]]:
         """Give means since the last call, one for each layer, lowest first.
 
-        `drop_probability` is P over real links, `dropped` the share of links (or heads, or
-        layers) that were dropped, `guarded` the share of rows that the row guard saved. Only
-        those that the kind has, and none without a forward pass in between.
+        `drop_probability` is P over real links, `drop_spread` the standard deviation of P over
+        the links of a row, which is 0 for generators that choose none before others, `dropped` the
+        share of links (or heads, or layers) that were dropped, `guarded` the share of rows that
+        the row guard saved. Only those that the kind has, and none without a forward pass in
+        between.
         """
         return self._meter.take()

@@ -115,6 +115,8 @@ class GeneratedMasks:
         draw = Draw(logits, real, dropped.detach())
         self._current[layer] = draw
         self._meter.add("drop_probability", layer, probability.sum(), draw.links())
+        rows = real.any(dim=-1).sum() * probability.shape[1]
+        self._meter.add("drop_spread", layer, _spread(probability, real).sum(), rows)
         return dropped, probability
 
     def take_passes(self) -> list[Draws]:
@@ -123,3 +125,11 @@ class GeneratedMasks:
 
     def set_progress(self, progress: float) -> None:
         self.generators.requires_grad_(progress >= self._config.warmup)
+
+
+def _spread(probability: Tensor, real: Tensor) -> Tensor:
+    """Standard deviation (B, A, T) of P over the real links of each row; 0 where there are none."""
+    count = real.sum(dim=-1, keepdim=True).clamp(min=1)
+    mean = (probability * real).sum(dim=-1, keepdim=True) / count
+    squares = ((probability - mean) * real).square().sum(dim=-1)
+    return (squares / count.squeeze(-1)).sqrt()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import Any, Protocol
 
 from lamina_training.attention_dropout.config import ScheduledBernoulli
 from lamina_training.attention_dropout.errors import AttentionDropoutError
+
+_ROUNDING = 1e-6
+"""A step's share of the training, times the steps, may lie a little below the step's number."""
 
 
 class RateSchedule(Protocol):
@@ -33,15 +37,17 @@ class Ramp:
 
 @dataclass(frozen=True)
 class Replay:
-    """The row of a table that lies nearest; rows are spread evenly over the training.
+    """Each row of a table for its share of the training, one after the other.
 
-    With as many rows as steps, row i is exactly what step i gets.
+    With as many rows as steps, row i is exactly what step i gets; a row that a run noted for
+    several steps is in force for those.
     """
 
     table: tuple[tuple[float, ...], ...]
 
     def rates(self, progress: float) -> list[float]:
-        return list(self.table[min(round(progress * len(self.table)), len(self.table) - 1)])
+        place = math.floor(progress * len(self.table) + _ROUNDING)
+        return list(self.table[min(place, len(self.table) - 1)])
 
 
 def make_schedule(config: ScheduledBernoulli, layers: int) -> RateSchedule:

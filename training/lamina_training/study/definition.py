@@ -127,8 +127,8 @@ class Cell:
         config: What is trained.
         exits: Which vectors are measured.
         trains: Whether anything is trained.
-        fingerprint: sha256 over all that decides the result, but for the folder of the recipe's
-            data.
+        fingerprint: sha256 over all that the study's file says of it, but for the folder of the
+            recipe's data.
     """
 
     arm: str
@@ -142,6 +142,11 @@ class Cell:
     def name(self) -> str:
         """Names the cell in messages and folders."""
         return f"{self.arm}-{self.seed}"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that the run is made with, what no file says included; but for the data's folder."""
+        return self.config.model_dump(mode="json", exclude={"data": {"folder"}})
 
 
 def read_study(path: Path) -> Study:

@@ -53,6 +53,21 @@ def read_results(path: Path) -> dict[str, dict[str, Any]]:
     return lines
 
 
+def is_of(cell: Cell, line: Mapping[str, Any] | None) -> bool:
+    """Tell whether a line is the result of a run as it would be made now.
+
+    A setting that the file leaves out has the default of the day. Settings that there were not
+    when the line was written decided nothing then.
+    """
+    return line is not None and _agree(line.get("config", {}), cell.settings)
+
+
+def _agree(then: Any, now: Any) -> bool:
+    if isinstance(then, dict) and isinstance(now, dict):
+        return all(_agree(value, now[key]) for key, value in then.items() if key in now)
+    return bool(then == now)
+
+
 @dataclass(frozen=True)
 class StudyResults:
     """A study and the lines of those of its runs that have ended.
@@ -60,7 +75,7 @@ class StudyResults:
     Attributes:
         study: As its file has it now.
         cells: All its runs.
-        lines: By fingerprint; those of another definition are left out.
+        lines: By fingerprint; those of another definition, or of other settings, are left out.
     """
 
     study: Study
@@ -116,6 +131,7 @@ def load_results(study: Study, path: Path, *, results: Path | None = None) -> St
         LaminaError: If the results cannot be read, or an arm is none.
     """
     cells = tuple(cells_of(study, origin=str(path)))
-    known = {cell.fingerprint for cell in cells}
     lines = read_results(results_file(path, folder=results))
-    return StudyResults(study, cells, {k: v for k, v in lines.items() if k in known})
+    of_cells = {c.fingerprint: lines.get(c.fingerprint) for c in cells}
+    kept = {c.fingerprint for c in cells if is_of(c, of_cells[c.fingerprint])}
+    return StudyResults(study, cells, {key: lines[key] for key in lines if key in kept})

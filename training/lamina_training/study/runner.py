@@ -22,7 +22,7 @@ from lamina_training.run_folder import INPUTS, METRICS_FILE, RUN_FILE, read_json
 from lamina_training.starting_encoder import starting_encoder
 from lamina_training.study.definition import Cell, Study, cells_of
 from lamina_training.study.measures import StudyTasks, measure_encoder, read_tasks
-from lamina_training.study.results import append_result, read_results
+from lamina_training.study.results import append_result, is_of, read_results
 from lamina_training.train import train
 from lamina_training.train_config import ClassificationConfig
 
@@ -83,7 +83,7 @@ def run_study(
         if done == most:
             break
         with _claimed(place, cell) as ours:
-            if not ours or cell.fingerprint in read_results(place.results):
+            if not ours or is_of(cell, read_results(place.results).get(cell.fingerprint)):
                 continue
             if tasks is None and not isinstance(cell.config, ClassificationConfig):
                 tasks = read_tasks(study.measure, data or _data_folder(study))  # once for all
@@ -108,6 +108,7 @@ def _run(cell: Cell, study: Study, tasks: StudyTasks | None, place: Place) -> di
         "arm": cell.arm,
         "seed": cell.seed,
         "fingerprint": cell.fingerprint,
+        "config": cell.settings,
         "machine": _machine(),
         "commit": _commit(),
     }
@@ -127,7 +128,9 @@ def _run(cell: Cell, study: Study, tasks: StudyTasks | None, place: Place) -> di
             "train_cpu_seconds": round(time.process_time() - cpu, 1),
         }
     line["dev"] = _dev_curve(log, _deciding(cell))
-    line["drop_rates"] = _drop_rates(log)
+    line["drop_rates"] = _by_layer(log, "dropped")
+    if spread := _by_layer(log, "drop_spread"):
+        line["drop_spread"] = spread
     if tasks is None:
         line["exits"] = {"kept": _of_classifier(log, line["dev"])}
     else:
@@ -173,10 +176,10 @@ def _of_classifier(
     return {measure: round(value, 6) for measure, value in numbers.items()}
 
 
-def _drop_rates(log: Sequence[Mapping[str, Any]]) -> list[tuple[int, list[float]]]:
-    """Steps and the share of links, heads or layers dropped, lowest layer first."""
-    rates = [(line["step"], line["dropped"]) for line in log if line.get("dropped")]
-    return [(step, [round(rate, 4) for rate in layers]) for step, layers in rates]
+def _by_layer(log: Sequence[Mapping[str, Any]], measure: str) -> list[tuple[int, list[float]]]:
+    """Steps and a measure of attention dropout at each, lowest layer first."""
+    found = [(line["step"], line[measure]) for line in log if line.get(measure)]
+    return [(step, [round(value, 4) for value in layers]) for step, layers in found]
 
 
 def _folder(place: Place, cell: Cell) -> Path:
