@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from lamina_index.errors import FormatError, LaminaError
 from lamina_index.manifest import sha256_file
 from lamina_training.dev_scores import DevTasks, dev_files, read_dev
+from lamina_training.final_scores import FinalTasks, final_files, read_final
 from lamina_training.run_folder import CHECKPOINTS, RUN_FILE, STATE_FILE, RunFolder, read_json
 from lamina_training.train_config import (
     ClassificationConfig,
@@ -69,20 +70,31 @@ class RecordedRun:
             LaminaError: If a file cannot be read, or is another one.
         """
         folder = data or config.data.folder
-        for file in dev_files(config.dev):
+        self._check_same(dev_files(config.dev), folder)
+        return read_dev(config.dev, folder, seed=config.seed)
+
+    def final_tasks(
+        self, config: ContrastiveConfig | DistilConfig, data: Path | None
+    ) -> FinalTasks:
+        """Read the test sets, if they are those that the run was begun with; as `dev_tasks`."""
+        folder = data or config.data.folder
+        self._check_same(final_files(config.test), folder)
+        return read_final(config.test, folder, seed=config.seed)
+
+    def _check_same(self, files: Iterable[Path], folder: Path) -> None:
+        for file in files:
             try:
                 found = sha256_file(folder / file)
             except OSError as error:
                 raise LaminaError(
-                    f"{folder / file}: dev data of the run cannot be read ({error.strerror}); "
-                    "name their folder with --data"
+                    f"{folder / file}: data that the run is measured on cannot be read "
+                    f"({error.strerror}); name their folder with --data"
                 ) from error
             if found != self.facts["data"].get(str(file)):
                 raise LaminaError(
                     f"{folder / file}: not the file that the run was measured on (sha256 "
                     f"{found[:12]}); name the folder of that one with --data"
                 )
-        return read_dev(config.dev, folder, seed=config.seed)
 
 
 def read_run(folder: Path) -> RecordedRun:

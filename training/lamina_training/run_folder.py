@@ -22,7 +22,7 @@ from typing import Any
 
 from lamina_index.errors import FormatError, LaminaError, ResumeError
 from lamina_index.manifest import sha256_file
-from lamina_training.train_config import TrainConfig
+from lamina_training.train_config import TrainConfig, TrainConfigError, parse_train_config
 
 FORMAT_VERSION = 1
 RUN_FILE = "run.json"
@@ -96,7 +96,8 @@ class RunFolder:
         for part in ("config", "data", INPUTS, "processes"):
             if part == INPUTS and part not in begun:
                 continue  # begun before it was written down
-            before, now = _flat(begun.get(part), part), _flat(facts[part], part)
+            then = _with_new_settings(begun.get(part)) if part == "config" else begun.get(part)
+            before, now = _flat(then, part), _flat(facts[part], part)
             changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
             for key in changed:
                 if key == DATA_FOLDER:  # the files may lie elsewhere; their hashes are compared
@@ -182,6 +183,14 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise FormatError(f"{path}: expected a JSON object; start a new run")
     return content
+
+
+def _with_new_settings(config: Any) -> Any:
+    """Add to a configuration, as an older Lamina wrote it, the settings that there are since."""
+    try:
+        return parse_train_config(config, origin=RUN_FILE).model_dump(mode="json")
+    except TrainConfigError:
+        return config  # to be told what differs
 
 
 def _is_json(path: Path) -> bool:

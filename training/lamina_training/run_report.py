@@ -81,6 +81,7 @@ def report_values(recorded: RecordedRun, history: History, measures: Measures) -
         "attention_dropout": {name: _first_and_last(s) for name, s in history.by_layer.items()},
         "layer_weights": asdict(measures.layers) if measures.layers else None,
         "geometry": _geometry(measures),
+        "test": _test(measures),
         "notes": list(measures.notes),
         "words": config_in_words(recorded.config),
         "config": facts["config"],
@@ -130,5 +131,11 @@ def _first_and_last(series: Series | None) -> dict[str, Any] | None:
 
 def _geometry(measures: Measures) -> dict[str, Any] | None:
     found = {"before": measures.before, "after": measures.after}
-    kept = {name: asdict(geometry) for name, geometry in found.items() if geometry}
+    kept = {name: asdict(of.geometry) for name, of in found.items() if of and of.geometry}
     return {"texts": measures.texts, **kept} if kept else None
+
+
+def _test(measures: Measures) -> dict[str, dict[str, float]] | None:
+    """Give the scores on the test sets by what they are, before training and after."""
+    found = {"before": measures.before, "after": measures.after}
+    return {name: of.final.rows() for name, of in found.items() if of and of.final} or None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from lamina_index.errors import LaminaError
 from lamina_training.dev_scores import DevTasks
 from lamina_training.embedding import encode_with
 from lamina_training.encoder_folder import find_encoder, load_encoder
+from lamina_training.final_scores import FinalScores, FinalTasks, score_final
 from lamina_training.geometry import ALIKE_ABOVE, Geometry, measure_geometry
 from lamina_training.recorded_run import RecordedRun
 from lamina_training.starting_encoder import starting_encoder
@@ -48,11 +50,19 @@ class LayerSpread:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """Of one encoder; None stands for what was not asked for."""
+
+    geometry: Geometry | None
+    final: FinalScores | None
+
+
+@dataclass(frozen=True)
 class Measures:
     """What could be measured; None stands for what the run does not have, or could not be had.
 
     Attributes:
-        texts: Distinct ones.
+        texts: Distinct ones that the geometry is of.
         before: The encoder as training started, its pooling untrained.
         after: The run's best weights.
         layers: Of the run's best weights.
@@ -60,16 +70,17 @@ class Measures:
     """
 
     texts: int = 0
-    before: Geometry | None = None
-    after: Geometry | None = None
+    before: Measured | None = None
+    after: Measured | None = None
     layers: LayerSpread | None = None
     notes: tuple[str, ...] = ()
 
 
 def measure_run(recorded: RecordedRun, *, cache: Path, data: Path | None) -> Measures:
-    """Measure the run's encoder, and the one that it started from, on up to `PAIRS` of dev pairs.
+    """Measure the run's encoder, and the one that it started from.
 
-    Nothing is raised for what cannot be had any more, such as moved data: a note tells it.
+    On the test sets, and the embedding space on up to `PAIRS` of dev pairs. Nothing is raised for
+    what cannot be had any more, such as moved data: a note tells it.
 
     Args:
         recorded: The run.
@@ -77,31 +88,60 @@ def measure_run(recorded: RecordedRun, *, cache: Path, data: Path | None) -> Mea
         data: The data's folder, if it is another one now.
     """
     config = recorded.config
-    if isinstance(config, ClassificationConfig) or config.dev.deciding is None:
+    if isinstance(config, ClassificationConfig):
+        return Measures()
+    if config.dev.deciding is None and config.test.is_empty:
         return Measures()
     weights = recorded.best_weights()
     if weights is None:
         return Measures(notes=("embeddings not measured: there is no checkpoint yet",))
+    notes: list[str] = []
+    pairs = final = None
+    if config.dev.deciding is not None:
+        with _noted(notes, "embeddings not measured"):
+            pairs = _pairs_to_measure(recorded.dev_tasks(config, data))
+    if not config.test.is_empty:
+        with _noted(notes, "test sets not measured"):
+            final = recorded.final_tasks(config, data)
+    texts = list(dict.fromkeys((*pairs.first, *pairs.second))) if pairs else []
+    before = after = layers = None
+    if pairs or final:
+        with _noted(notes, "embeddings not measured"):
+            model = _moved(load_encoder(find_encoder(str(weights), cache=cache)), config)
+            after = _measure(model, pairs, final)
+            if texts and config.pooling.mode == "layer_attention":
+                some = [texts[place] for place in _spread(len(texts), LAYER_TEXTS)]
+                layers = spread_of(layer_weights(model, some))
+    if after:
+        with _noted(notes, "embeddings before training not measured"):
+            start = _moved(starting_encoder(config, cache=cache), config)
+            before = _measure(start, pairs, final)
+    return Measures(len(texts), before, after, layers, tuple(notes))
+
+
+@contextmanager
+def _noted(notes: list[str], what: str) -> Iterator[None]:
     try:
-        pairs = dev_pairs(recorded.dev_tasks(config, data))
-        if not (pairs.gold > ALIKE_ABOVE).any():
-            raise LaminaError(f"no dev pair has a score above {ALIKE_ABOVE:g}")
-        model = _moved(load_encoder(find_encoder(str(weights), cache=cache)), config)
-        after = measure_geometry(encode_with(model), pairs)
+        yield
     except LaminaError as error:
-        return Measures(notes=(f"embeddings not measured: {error}",))
-    texts = list(dict.fromkeys((*pairs.first, *pairs.second)))
-    layers = None
-    if config.pooling.mode == "layer_attention":
-        some = [texts[place] for place in _spread(len(texts), LAYER_TEXTS)]
-        layers = spread_of(layer_weights(model, some))
-    try:
-        start = _moved(starting_encoder(config, cache=cache), config)
-        before = measure_geometry(encode_with(start), pairs)
-    except LaminaError as error:
-        note = f"embeddings before training not measured: {error}"
-        return Measures(len(texts), None, after, layers, (note,))
-    return Measures(len(texts), before, after, layers)
+        notes.append(f"{what}: {error}")
+
+
+def _measure(model: Any, pairs: StsPairs | None, final: FinalTasks | None) -> Measured:
+    return Measured(
+        measure_geometry(encode_with(model), pairs) if pairs else None,
+        score_final(model, final) if final else None,
+    )
+
+
+def _pairs_to_measure(tasks: DevTasks) -> StsPairs:
+    pairs = dev_pairs(tasks)
+    if not (pairs.gold > ALIKE_ABOVE).any():
+        raise LaminaError(
+            f"no dev pair has a score above {ALIKE_ABOVE:g} of 5; where the scale ends elsewhere, "
+            "say so with dev.sts.highest"
+        )
+    return pairs
 
 
 def dev_pairs(tasks: DevTasks, *, most: int = PAIRS) -> StsPairs:

@@ -51,8 +51,8 @@ def draw_pictures(
             y_label="mean weight",
             level=(1 / len(layers.mean), "equal share"),
         )
-    geometry = {"before training": measures.before, "best weights": measures.after}
-    if spectra := {name: measured for name, measured in geometry.items() if measured}:
+    found_in = {"before training": measures.before, "best weights": measures.after}
+    if spectra := {name: of.geometry for name, of in found_in.items() if of and of.geometry}:
         found["spectrum.svg"] = _draw_spectra(spectra, measures.texts)
     return found
 

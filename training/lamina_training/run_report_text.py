@@ -16,6 +16,7 @@ _ALT = {
     "spectrum.svg": "Singular values of dev embeddings",
 }
 _MOMENTS = {"before": "before training", "best": "best", "last": "last evaluation"}
+_WEIGHTS = {"before": "before training", "after": "best weights"}
 _GEOMETRY = {
     "alignment": "alignment (0 to 4, lower: alike texts are nearer)",
     "uniformity": "uniformity (-8 to 0, lower: spread more evenly)",
@@ -43,6 +44,8 @@ def report_text(values: Mapping[str, Any], *, pictures: Sequence[str]) -> str:
     lines += _scores(values)
     shown = [name for name in pictures if name == "loss.svg" or name.startswith("dev_")]
     lines += _show(shown)
+    if values["test"]:
+        lines += ["## Test sets", "", *_test(values["test"])]
     if values["attention_dropout"]:
         lines += ["## Attention dropout", "", *_show(["drop_rates.svg"], pictures)]
         lines += _by_layer(values["attention_dropout"])
@@ -97,6 +100,18 @@ def _scores(values: Mapping[str, Any]) -> list[str]:
     return ["## Dev scores", "", *_table(["", "step", *names], rows, numbers=1)]
 
 
+def _test(test: Mapping[str, Any]) -> list[str]:
+    names = list(next(iter(test.values())))
+    rows = [(name, *(f"{test[moment][name]:.4f}" for moment in test)) for name in names]
+    kept = [label for moment, label in _WEIGHTS.items() if moment in test]
+    words = (
+        "Spearman x 100 over all pairs of a set, and `wmean`, the mean over its subsets weighted "
+        "by their pairs, where it has some. They chose nothing. Before training, a pooling with "
+        "weights and what was re-initialised are random."
+    )
+    return [words, "", *_table(["", *kept], rows, numbers=1)]
+
+
 def _by_layer(rates: Mapping[str, Any]) -> list[str]:
     count = len(next(iter(rates.values()))["last"]["value"])
     rows = [
@@ -124,8 +139,7 @@ def _layers(layers: Mapping[str, Any]) -> list[str]:
 
 
 def _geometry(geometry: Mapping[str, Any]) -> list[str]:
-    moments = {"before": "before training", "after": "best weights"}
-    kept = {name: label for name, label in moments.items() if name in geometry}
+    kept = {name: label for name, label in _WEIGHTS.items() if name in geometry}
     rows = [
         (label, *(f"{geometry[moment][name]:.4g}" for moment in kept))
         for name, label in _GEOMETRY.items()

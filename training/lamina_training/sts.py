@@ -36,7 +36,7 @@ class StsPairs:
     Attributes:
         first: P sentences.
         second: P sentences.
-        gold: (P,) scores, higher for more alike.
+        gold: (P,) scores from 0 to 5, higher for more alike.
         subsets: Which subset each of the P pairs is of.
     """
 
@@ -69,6 +69,7 @@ def read_sts(
         score: Column of the gold score, from 0 to `highest`.
         subset: Column of the subset; None if the pairs are one set.
         columns: Of the two sentences.
+        highest: Where the scale of the file ends; scores are stretched to 0 to 5.
 
     Raises:
         TrainingDataError: If a column is missing, a row is bad, or there are fewer than two.
@@ -86,7 +87,7 @@ def read_sts(
     if len(read) < 2:
         raise TrainingDataError(f"{path}: has one pair; a rank correlation needs two or more")
     first, second, gold, subsets = zip(*read, strict=True)
-    return StsPairs(first, second, np.array(gold, dtype=np.float64), subsets)
+    return StsPairs(first, second, np.array(gold, dtype=np.float64) * (5.0 / highest), subsets)
 
 
 def read_stsb(data: Path, split: Split) -> StsPairs:

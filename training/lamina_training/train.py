@@ -22,6 +22,7 @@ from lamina_training.attention_dropout import ScheduledBernoulli
 from lamina_training.dev_scores import dev_files
 from lamina_training.encoder_folder import find_encoder
 from lamina_training.encoder_hashes import hash_encoder
+from lamina_training.final_scores import final_files, read_final
 from lamina_training.metrics_log import MetricsLog
 from lamina_training.progress_bar import ProgressBar
 from lamina_training.run_folder import CHECKPOINTS, RUN_FILE, RunFolder, run_facts, write_json
@@ -118,6 +119,8 @@ def train(
         processes.wait_for_everyone()
         checkpoint = run.last_checkpoint() if resume else None
         setting = Setting(run, cache, cpu, processes.num_processes, checkpoint is not None)
+        if not isinstance(config, ClassificationConfig):  # what cannot be read shows before hours
+            read_final(config.test, config.data.folder, seed=config.seed)
         set_seed(config.seed)
         trainer = _make_trainer(config, setting, [bar, *callbacks])
         trainer.add_callback(MetricsLog(run.metrics, more=trainer.statistics))
@@ -187,7 +190,7 @@ def _files(config: TrainConfig) -> dict[str, Path]:
     if isinstance(config, ClassificationConfig):
         files = [config.data.train.file, config.data.dev.file]
     else:
-        files = [*text_files(config.data), *dev_files(config.dev)]
+        files = [*text_files(config.data), *dev_files(config.dev), *final_files(config.test)]
     return {str(file): config.data.folder / file for file in files}
 
 

@@ -134,11 +134,29 @@ class LabelledData(_Table):
 
 
 class StsFile(_Table):
-    """Scored sentence pairs; the score of an encoder is Spearman x 100 over all of them."""
+    """Scored sentence pairs; the score of an encoder is Spearman x 100 over all of them.
+
+    Attributes:
+        file: TSV, CSV or JSONL, plain or gzip.
+        score: Column of the score, from 0 to `highest`.
+        columns: Of the two sentences.
+        highest: Where the scale ends: 5 as in STS-B, also 1 or 100.
+    """
 
     file: Path
     score: str = "score"
     columns: tuple[str, str] = ("sentence1", "sentence2")
+    highest: Annotated[float, Field(gt=0)] = 5.0
+
+
+class StsTestFile(StsFile):
+    """Scored sentence pairs that are measured once.
+
+    Attributes:
+        subset: Column of the subset, as the years of STS have some; None if they are one set.
+    """
+
+    subset: str | None = None
 
 
 class RetrievalFiles(_Table):
@@ -184,6 +202,23 @@ class Dev(_Table):
         """The measure that chooses the best checkpoint; None if nothing is measured."""
         given = [name for name in ("sts", "retrieval") if getattr(self, name) is not None]
         return self.score or (given[0] if given else None)
+
+
+class FinalSets(_Table):
+    """What the report measures, of the best weights and of what training began with; never chooses.
+
+    Attributes:
+        sts: Test sets of semantic textual similarity, by the names that the report gives them.
+        retrieval: Search.
+    """
+
+    sts: Mapping[str, StsTestFile] = {}
+    retrieval: RetrievalFiles | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is to be measured."""
+        return not self.sts and self.retrieval is None
 
 
 class Optimizer(_Table):
@@ -281,6 +316,7 @@ class ContrastiveConfig(_Config):
     pooling: LayerPoolingConfig = LayerPoolingConfig(mode="mean")
     data: TextData
     dev: Dev = Dev()
+    test: FinalSets = FinalSets()
     contrastive: Contrastive = Contrastive()
 
     @model_validator(mode="after")
@@ -372,6 +408,7 @@ class DistilConfig(_Config):
     pooling: LayerPoolingConfig = LayerPoolingConfig(mode="mean")
     data: TextData
     dev: Dev = Dev()
+    test: FinalSets = FinalSets()
     distil: Distil
 
     @model_validator(mode="after")

@@ -211,7 +211,7 @@ def test_data_that_moved_are_looked_for_where_the_user_says(
     (run / "run.json").write_text(json.dumps(facts))
     write_run_report(run, cache=tmp_path)
     values = values_of(run)
-    assert "sts.tsv: dev data of the run cannot be read" in values["notes"][0]
+    assert "sts.tsv: data that the run is measured on cannot be read" in values["notes"][0]
     assert values["geometry"] is None
     assert pictures_of(run) == {"loss.svg", "dev_sts.svg", "drop_rates.svg"}
     write_run_report(run, cache=tmp_path, data=data)

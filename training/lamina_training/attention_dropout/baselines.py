@@ -1,7 +1,8 @@
 """The baselines that drop whole units, by hooks alone: layers, their self-attention, heads.
 
 A skipped unit is computed all the same and then replaced, so that every weight takes part in every
-step: distributed training needs no search for unused ones. It saves no time.
+step: distributed training needs no search for unused ones. It saves no time. What is drawn for a
+pass is drawn several times for a batch that goes through in several (`by_length`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Switch:
 def skip_layers(
     parts: EncoderParts, rate: float, switch: Switch, meter: RateMeter
 ) -> list[RemovableHandle]:
-    """Pass a layer's input on in its place, with probability `rate` for each layer and batch.
+    """Pass a layer's input on in its place, with probability `rate` for each layer and pass.
 
     Source: Fan et al. 2020, arXiv 1909.11556.
     """
@@ -51,7 +52,7 @@ def skip_layers(
 def skip_self_attention(
     parts: EncoderParts, rate: float, switch: Switch, meter: RateMeter
 ) -> list[RemovableHandle]:
-    """Add nothing to the residual, with probability `rate` for each layer and batch.
+    """Add nothing to the residual, with probability `rate` for each layer and pass.
 
     The layer norm after the sum and the feed-forward part stay. The form follows the name that
     the AttendOut paper's summary gives the baseline; its definition there is not known.
