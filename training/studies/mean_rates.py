@@ -32,8 +32,9 @@ def main() -> None:
     ]
     if not runs:
         options.error(f"{arguments.study}: arm {arguments.arm} has no result that notes rates")
-    rates = np.mean(runs, axis=0)  # (lines, layers)
-    write_rate_table(arguments.output, np.round(rates, 4).tolist())
+    mean = np.array(runs).mean(axis=0)  # (lines, layers)
+    rows: list[list[float]] = mean.round(4).tolist()
+    write_rate_table(arguments.output, rows)
 
 
 if __name__ == "__main__":
