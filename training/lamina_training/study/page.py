@@ -91,7 +91,7 @@ def _parts(found: StudyResults, path: Path, pictures: Sequence[str]) -> Iterable
             "Means over seeds ± half of the 95% interval of the mean; in brackets the difference "
             f"from *{found.title(*found.reference)}*, seed by seed, in bold where its interval "
             f"leaves out 0 and {FEWEST} or more seeds have both. Intervals tell of other seeds, "
-            "not of other test sets."
+            "not of other test sets." + _selection(found)
         )
         if geometry := _table(found, _GEOMETRY):
             yield "## Geometry\n\n" + geometry
@@ -100,6 +100,12 @@ def _parts(found: StudyResults, path: Path, pictures: Sequence[str]) -> Iterable
         if costs := _costs(found):
             yield "## Cost\n\n" + costs
     yield f"## Again\n\n    lamina study {path.as_posix()}\n\n{_again(found, path)}"
+
+
+def _selection(found: StudyResults) -> str:
+    """Say which column is no clean measurement, if one is."""
+    chose = any(line["exits"].get("kept", {}).get("stsb_dev") for line in found.lines.values())
+    return " STS-B dev also chose the step of each run that is measured." if chose else ""
 
 
 def _table(found: StudyResults, measures: Mapping[str, tuple[str, int]]) -> str:
