@@ -88,6 +88,7 @@ POLICY = {"kind": "attendout", "objective": "policy", "held_out": 0.3}
     ("task", "tables"),
     [
         ("contrastive", {}),
+        ("contrastive", {"attention_dropout": {"kind": "attendout", "warmup": 0.0}}),
         ("contrastive", {"attention_dropout": POLICY}),
         ("classification", {"attention_dropout": POLICY}),
     ],
