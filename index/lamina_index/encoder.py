@@ -14,7 +14,7 @@ the text, the graph and the tokenizer alone, never its batch mates or the thread
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -96,6 +96,8 @@ class OnnxEncoder:
         precision: The graph in use.
         provider: The ONNX Runtime provider that really runs it.
         threads: How many texts `encode` runs at the same time.
+        accepted: Fingerprints of its other precisions whose collections it may search, with the
+            least cosine between vectors of the two that was measured at export.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class OnnxEncoder:
         self.manifest = manifest
         self.precision: Precision = precision
         self.threads = threads
+        self.accepted: Mapping[str, float] = {}
         self._file = manifest.precisions[precision]
         self._tokenizer = load_tokenizer(folder, max_tokens=manifest.max_tokens)
         self._specials = self._tokenizer.num_special_tokens_to_add(is_pair=False)
@@ -133,6 +136,7 @@ class OnnxEncoder:
         device: Device = "auto",
         threads: int | None = None,
         check: bool = True,
+        accept: float | None = None,
     ) -> Self:
         """Load an encoder and prove on its probes that this machine runs it right.
 
@@ -144,6 +148,9 @@ class OnnxEncoder:
             device: `cuda` never falls back; `auto` takes CUDA where it runs a shipped graph.
             threads: Texts run at the same time; by default the CPUs available to the process.
             check: Whether to compare checksums and run the probes.
+            accept: Let it search collections that another precision of this encoder built, if
+                vectors of the two have no lower cosine than this by what the export measured.
+                None, the default, refuses them; they are never written to.
 
         Raises:
             EncoderLoadError: If the folder is incomplete or altered.
@@ -163,10 +170,19 @@ class OnnxEncoder:
         threads = threads or available_threads()
         for candidate, following in pairwise(candidates):
             try:
-                return cls._load_one(root, manifest, *candidate, threads, check=check)
+                loaded = cls._load_one(root, manifest, *candidate, threads, check=check)
+                break
             except (EncoderProbeError, DeviceError) as error:
                 _logger.warning("%s; trying %s on %s", error, *reversed(following))
-        return cls._load_one(root, manifest, *candidates[-1], threads, check=check)
+        else:
+            loaded = cls._load_one(root, manifest, *candidates[-1], threads, check=check)
+        if accept is not None:
+            loaded.accepted = {
+                other.fingerprint: other.cosine_min
+                for other in manifest.compatible_with
+                if other.fingerprint != loaded.fingerprint and other.cosine_min >= accept
+            }
+        return loaded
 
     @classmethod
     def _load_one(

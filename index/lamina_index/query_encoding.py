@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,18 +66,50 @@ def encode_queries(encoder: Encoder, queries: Sequence[str]) -> list[EncodedQuer
     ]
 
 
-def check_encoder(folder: Path, manifest: CollectionManifest, encoder: Encoder) -> None:
+def check_encoder(
+    folder: Path, manifest: CollectionManifest, encoder: Encoder, *, searching: bool = False
+) -> None:
     """Refuse an encoder that did not make the collection's vectors.
+
+    Args:
+        folder: Of the collection, to name it.
+        manifest: Its own.
+        encoder: Which would be used with it.
+        searching: Whether only queries will be encoded; then another precision of the encoder that
+            did make them is enough, if it was loaded to `accept` that.
 
     Raises:
         EncoderMismatchError: Naming both.
     """
     made_by = manifest.encoder
-    if made_by.fingerprint != encoder.fingerprint:
-        bundled = bundled_name(made_by.fingerprint)
-        which = f"that encoder (--encoder {bundled})" if bundled else "that encoder"
-        raise EncoderMismatchError(
-            f"{folder} was built by encoder {made_by.name} {made_by.precision} "
-            f"({made_by.fingerprint[:12]}), loaded {encoder.name} {encoder.precision} "
-            f"({encoder.fingerprint[:12]}); load {which} or build the collection again"
-        )
+    if made_by.fingerprint == encoder.fingerprint:
+        return
+    if searching and accepted_cosine(encoder, made_by.fingerprint) is not None:
+        return
+    bundled = bundled_name(made_by.fingerprint)
+    which = f"that encoder (--encoder {bundled})" if bundled else "that encoder"
+    raise EncoderMismatchError(
+        f"{folder} was built by encoder {made_by.name} {made_by.precision} "
+        f"({made_by.fingerprint[:12]}), loaded {encoder.name} {encoder.precision} "
+        f"({encoder.fingerprint[:12]}); load {which} or build the collection again"
+        + _other_precision(manifest, encoder)
+    )
+
+
+def accepted_cosine(encoder: Encoder, fingerprint: str) -> float | None:
+    """Give the least cosine to vectors of another precision that is accepted; None if none is."""
+    accepted: Mapping[str, float] = getattr(encoder, "accepted", {})  # only an OnnxEncoder has it
+    return accepted.get(fingerprint)
+
+
+def _other_precision(manifest: CollectionManifest, encoder: Encoder) -> str:
+    """Say that it is the same encoder in another precision, and how that may be searched with."""
+    own = getattr(encoder, "manifest", None)
+    for other in own.compatible_with if own is not None else ():
+        if other.fingerprint == manifest.encoder.fingerprint:
+            return (
+                "; both are one encoder in two precisions, with a cosine of "
+                f"{other.cosine_min:g} or more between their vectors: --accept-compatible with "
+                "that number, or a lower one, searches it all the same"
+            )
+    return ""

@@ -20,7 +20,12 @@ from lamina_index.filters import Filter
 from lamina_index.listing import Page, Place, page_after
 from lamina_index.manifest import PARENT_FIELD, CollectionManifest, FieldType
 from lamina_index.matching import Matching
-from lamina_index.query_encoding import EncodedQuery, check_encoder, encode_queries
+from lamina_index.query_encoding import (
+    EncodedQuery,
+    accepted_cosine,
+    check_encoder,
+    encode_queries,
+)
 from lamina_index.reranking import first_stage, reranked
 from lamina_index.runtime import available_threads
 from lamina_index.scoring import unit_rows
@@ -82,7 +87,8 @@ class Searcher:
 
         Raises:
             CollectionNotFoundError: If no collection lies there.
-            EncoderMismatchError: If another encoder built it, even one of the same dimension.
+            EncoderMismatchError: If another encoder built it, even one of the same dimension, and
+                not another precision that the encoder accepts.
             DamagedError: If a file is missing, cut or altered.
             FormatError: If it is of a format that this version does not read.
         """
@@ -90,7 +96,7 @@ class Searcher:
         manifest, store = open_collection(folder, mapped=True)
         try:
             if encoder is not None:
-                check_encoder(folder, manifest, encoder)
+                check_encoder(folder, manifest, encoder, searching=True)
             return cls(folder, manifest, store, encoder, reranker)
         except BaseException:
             store.close()
@@ -302,6 +308,7 @@ class Searcher:
             "dimension": self.manifest.dimension,
             "metric": self.manifest.metric,
             "encoder": self.manifest.encoder.model_dump(),
+            "accepted_cosine": self._accepted_cosine(),
             "fields": dict(self.manifest.fields),
             "chunking": self.manifest.chunking.model_dump() if self.manifest.chunking else None,
             "created": self.manifest.created,
@@ -315,6 +322,11 @@ class Searcher:
             "damage": [str(error) for error in view.damage],
             "index": snapshot.summary() if snapshot else None,
         }
+
+    def _accepted_cosine(self) -> float | None:
+        """How near queries by another precision are at least; None where the same one made all."""
+        made_by = self.manifest.encoder.fingerprint
+        return accepted_cosine(self.encoder, made_by) if self.encoder is not None else None
 
     def _encode(self, queries: Sequence[str]) -> list[EncodedQuery]:
         if self.encoder is None:
