@@ -85,7 +85,7 @@ def _upsert_body() -> dict[str, Any]:
 @write_router.post(
     "/collections/{collection}/documents",
     response_model=UpsertReply,
-    responses=problems(404, 409, 413, 415, 422, 429, 507),
+    responses=problems(404, 408, 409, 413, 415, 422, 429, 507),
     openapi_extra={"requestBody": _upsert_body()},
 )
 async def upsert_documents(request: Request, collection: str) -> Response:
@@ -166,7 +166,7 @@ async def delete_document(request: Request, collection: str, document_id: str) -
 @write_router.post(
     "/collections/{collection}/documents/delete",
     response_model=DeletedReply,
-    responses=problems(404, 409, 413, 415, 422, 429, 507),
+    responses=problems(404, 408, 409, 413, 415, 422, 429, 507),
 )
 async def delete_documents(request: Request, collection: str, body: DeleteRequest) -> Response:
     """Delete documents by their ids, in one step, or all that pass a filter."""

@@ -86,7 +86,7 @@ def run(settings: Settings, listener: socket.socket, on_ready: Callable[[], None
         factory=True,
         workers=settings.workers,
         loop="uvloop",
-        http="httptools",
+        http="lamina_service.connection:Connection",
         ws="none",
         lifespan="on",
         backlog=_BACKLOG,

@@ -57,6 +57,16 @@ class Settings(BaseSettings):
         32, ge=1, description="writes waiting or running in a worker beyond which it answers 429"
     )
     max_body_bytes: int = Field(2 * 1024 * 1024, ge=1024, description="longest request body")
+    max_connections: int = Field(
+        1000,
+        ge=1,
+        description="connections of a worker; at most half of the files that it may open",
+    )
+    client_seconds: float = Field(
+        30,
+        gt=0,
+        description="how long a client may take for a head, or be silent within a body or reply",
+    )
     max_text_chars: int = Field(32_768, ge=1, description="longest query or text to embed")
     max_batch: int = Field(256, ge=1, description="most searches or texts in one request")
     max_documents: int = Field(1000, ge=1, description="most documents in one list of JSON")

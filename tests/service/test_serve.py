@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,22 @@ def test_sigterm_ends_it_without_an_error(data: Path) -> None:
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 0
     assert "Traceback" not in errors
+
+
+def test_idle_connections_beyond_the_files_that_it_may_open_do_not_freeze_it(data: Path) -> None:
+    command = ["sh", "-c", 'ulimit -n 256 && exec "$@"', "sh", *_lamina("serve", "--data", data)]
+    with _process(*command, "--port", "0") as process, ExitStack() as stack:
+        url = httpx.URL(_read_until(process, r"http://\S+")[0])
+        for _ in range(400):
+            stack.enter_context(socket.create_connection((url.host, url.port or 0)))
+        for _ in range(3):
+            reply = httpx.post(
+                url.join(SEARCH), json={"query": "cats"}, timeout=60, trust_env=False
+            )
+            assert reply.json()["hits"][0]["id"] == "cats"
+        code, errors = _interrupt(process)
+    assert code == 0
+    assert errors.count("ERROR") == 0
 
 
 def test_a_worker_that_dies_is_replaced(data: Path) -> None:
