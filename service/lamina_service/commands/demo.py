@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from lamina_service.commands.service_extra import check_service_extra
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
@@ -27,6 +29,7 @@ def demo(
     text_field: Annotated[str, typer.Option(help="Field of the text.")] = "text",
 ) -> None:
     """Index a corpus where that is not done yet, serve it, and print calls to try."""
+    check_service_extra()
     from lamina_index.build_view import progress_bar
     from lamina_index.corpus import CorpusOptions
     from lamina_index.encoder import OnnxEncoder

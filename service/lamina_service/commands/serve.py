@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from lamina_service.commands.service_extra import check_service_extra
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
@@ -41,6 +43,7 @@ def serve(
     Each option is also a variable LAMINA_<OPTION>; the option wins. Without a key (`lamina keys
     create`) only loopback addresses are served. Ctrl-C stops it.
     """
+    check_service_extra()
     from lamina_service.server import bind, run, url_of
     from lamina_service.settings import Settings
 
