@@ -237,6 +237,17 @@ def test_what_cannot_be_served_is_refused_with_the_remedy(
     assert told in line
 
 
+def test_without_a_key_pages_of_other_origins_are_refused_at_the_start(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LAMINA_SHARED_DATA", raising=False)
+    monkeypatch.setenv("LAMINA_CORS_ORIGINS", "*")
+    assert main(["serve", "--data", str(data)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "LAMINA_CORS_ORIGINS" in line
+    assert "lamina keys create" in line
+
+
 def test_a_port_in_use_is_refused(
     data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
