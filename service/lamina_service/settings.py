@@ -113,6 +113,9 @@ class Settings(BaseSettings):
     def load(cls, **flags: Any) -> Settings:
         """Read the environment; flags that are not None override it.
 
+        Args:
+            flags: Every flag that the command has, None where it was not given.
+
         Raises:
             SettingsError: If a `LAMINA_*` variable is unknown or a value does not fit.
         """
@@ -122,9 +125,8 @@ class Settings(BaseSettings):
         except ValidationError as error:
             first = error.errors()[0]
             name = str(first["loc"][0]) if first["loc"] else ""
-            raise SettingsError(
-                f"{PREFIX}{name.upper()} (--{name.replace('_', '-')}): {message_of(first)}"
-            ) from error
+            flag = f" (--{name.replace('_', '-')})" if name in flags else ""
+            raise SettingsError(f"{PREFIX}{name.upper()}{flag}: {message_of(first)}") from error
 
     def environment(self) -> dict[str, str]:
         """Write the settings as variables, for worker processes."""
