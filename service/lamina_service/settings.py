@@ -65,6 +65,7 @@ class Settings(BaseSettings):
     client_seconds: float = Field(
         30,
         gt=0,
+        le=86_400,
         description="how long a client may take for a head, or be silent within a body or reply",
     )
     max_text_chars: int = Field(32_768, ge=1, description="longest query or text to embed")

@@ -105,6 +105,20 @@ def test_the_command_shows_a_key_once_lists_it_without_and_revokes_it(
     assert main(["keys", "create", "--data", str(data), "--scope", "owner"]) == 2
 
 
+@pytest.mark.parametrize("command", [["create"], ["list"], ["revoke", "1"]])
+def test_a_file_in_the_place_of_the_folder_is_told(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    assert main(["keys", *command, "--data", str(file)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        f"lamina: {file}: is a file, expected the folder of the collections; "
+        "give another with --data"
+    )
+
+
 @pytest.mark.parametrize("command", [["list"], ["revoke", "1"]])
 def test_looking_for_keys_where_none_was_made_says_so_and_leaves_no_file(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

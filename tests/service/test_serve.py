@@ -218,7 +218,8 @@ def test_a_start_that_fails_says_why_in_a_line_and_ends(data: Path, workers: str
     ("arguments", "told"),
     [
         (["--host", "0.0.0.0"], "lamina keys create"),
-        (["--data", "/nowhere"], "/nowhere: no such folder"),
+        (["--data", "/proc/nowhere"], "/proc/nowhere: the folder cannot be made"),
+        (["--data", __file__], f"{__file__}: is a file, expected the folder"),
         (["--port", "70000"], "LAMINA_PORT (--port)"),
         (["--device", "abacus"], "LAMINA_DEVICE (--device)"),
         (["--host", "203.0.113.9"], "lamina keys create"),
@@ -235,6 +236,30 @@ def test_what_cannot_be_served_is_refused_with_the_remedy(
     assert main(["serve", "--data", str(data), *arguments]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert told in line
+
+
+def test_a_folder_that_is_missing_is_made_and_can_be_filled(tmp_path: Path) -> None:
+    folder = tmp_path / "not" / "yet"
+    with _process(*_lamina("serve", "--data", folder, "--port", 0)) as process:
+        url = _read_until(process, r"http://\S+")[0]
+        made = httpx.put(f"{url}/v1/collections/new", timeout=60, trust_env=False)
+        assert made.status_code == 201
+        code, errors = _interrupt(process)
+    assert code == 0
+    assert errors.startswith(f"{folder} was missing and was made; it has no collection yet\n")
+    assert (folder / "new" / "collection.json").is_file()
+
+
+def test_the_demo_refuses_a_file_in_the_place_of_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LAMINA_SHARED_DATA", raising=False)
+    (tmp_path / "file").touch()
+    for data in (tmp_path / "file", tmp_path / "file" / "inside"):
+        assert main(["demo", "--data", str(data)]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert str(data) in line
+        assert "give another with --data" in line
 
 
 def test_without_a_key_pages_of_other_origins_are_refused_at_the_start(

@@ -34,11 +34,12 @@ def demo(
     from lamina_index.corpus import CorpusOptions
     from lamina_index.encoder import OnnxEncoder
     from lamina_service import demo as steps
+    from lamina_service.database import make_data_folder
     from lamina_service.server import bind_or_free_port, run, url_of
     from lamina_service.settings import Settings
 
     settings = Settings.load(data=data, host=host, port=port)
-    data.mkdir(parents=True, exist_ok=True)
+    make_data_folder(data)
     name = steps.collection_name(corpus)
     if corpus is None:
         typer.echo("Reading the docstrings of this Python's standard library")

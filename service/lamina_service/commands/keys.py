@@ -38,9 +38,10 @@ def create(
 ) -> None:
     """Make a key and print it: on stdout, this once. From then on the service demands one."""
     check_service_extra()
+    from lamina_service.database import make_data_folder
     from lamina_service.keys import opened
 
-    data.mkdir(parents=True, exist_ok=True)
+    make_data_folder(data)
     with opened(data) as keys:
         key_id, token = keys.create(scope.value, name)
     typer.echo(token)
