@@ -107,7 +107,8 @@ def open_database(data: Path) -> sqlite3.Connection:
         ) from error
     except sqlite3.DatabaseError as error:
         raise DamagedError(
-            f"{path}: {error}; remove it and make the keys again with `lamina keys create`"
+            f"{path}: {error}; put a backup of it back, or remove it, which loses all keys and "
+            "aliases: make them again with `lamina keys create` and PUT /v1/aliases/{name}"
         ) from error
     return connection
 
