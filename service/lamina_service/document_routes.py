@@ -12,6 +12,7 @@ from lamina_service.direct_route import (
     ReadRoute,
     WriteRoute,
     check_json,
+    json_body,
     json_response,
     media_type,
 )
@@ -103,7 +104,7 @@ async def upsert_documents(request: Request, collection: str) -> Response:
         stored = await store_stream(service, collection, request)
     else:
         check_json(kind, alternative=f"lines of it with {NDJSON}")
-        stored = await store_list(service, collection, await request.body())
+        stored = await store_list(service, collection, await json_body(request))
     return json_response(stored.reply(time.perf_counter() - began))
 
 
