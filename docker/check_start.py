@@ -1,7 +1,7 @@
 """What must hold where an image starts. `check.py` feeds this to the image's own Python.
 
 It indexes three texts with the image's own command, starts the service, waits for the image's own
-health check, searches with the key that the first start printed, and stops it. An image without a
+health check, searches with the key that the first start left, and stops it. An image without a
 health check (training) must only run its start step. With LAMINA_DEVICE=cuda and no NVIDIA driver
 the service must refuse to start.
 """
@@ -9,7 +9,6 @@ the service must refuse to start.
 import importlib.util
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -64,13 +63,20 @@ def wait_until_healthy(service: subprocess.Popen[bytes], healthcheck: list[str])
         time.sleep(0.5)
 
 
+def key_of_first_start() -> str:
+    file = Path(os.environ["LAMINA_DATA"], "admin.key")
+    assert file.stat().st_mode & 0o777 == 0o600, "others may read the key"
+    return file.read_text().strip()
+
+
 def check_service(start: list[str], healthcheck: list[str]) -> None:
     log = Path("start.log")
     with log.open("w") as output:
         service = subprocess.Popen(start, stdout=output, stderr=output)
         try:
             wait_until_healthy(service, healthcheck)
-            (key,) = set(re.findall(r"lamina_[\w-]{43}", log.read_text()))
+            key = key_of_first_start()
+            assert key not in log.read_text(), "the key is in the log"
             status, found = search(key)
             assert status == 200, found
             assert [hit["id"] for hit in found["hits"]] == ["bread"], found

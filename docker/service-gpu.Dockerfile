@@ -2,8 +2,11 @@
 # start where CUDA does not run the whole graph. CUDA and cuDNN come as Python wheels, so the host
 # gives only the driver (580 or newer, for CUDA 13) and the NVIDIA container toolkit.
 #   docker build -f docker/service-gpu.Dockerfile -t lamina:gpu .
+# The export needs no CUDA: an index of CPU-only torch wheels, --build-arg PIP_EXTRA_INDEX_URL=...,
+# spares that stage gigabytes.
 
 FROM python:3.12-slim-bookworm AS export
+ARG PIP_EXTRA_INDEX_URL
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE NOTICE ./
 COPY index index

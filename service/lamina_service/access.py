@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import ipaddress
+from collections.abc import Sequence
 
 from starlette.datastructures import Headers
 from starlette.types import Scope as AsgiScope
@@ -12,13 +13,15 @@ from lamina_service.errors import KeyRequiredError, LocalOnlyError, ScopeError, 
 from lamina_service.keys import KeyStore, Scope, allows
 
 _REMEDY = "make a key with `lamina keys create`"
+_OF_PROXIES = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 
 
 def check_access(scope: AsgiScope, keys: KeyStore, needed: Scope) -> None:
     """Refuse a request that may not have what it asks for.
 
     Without keys, a request must have come in on a loopback address *and* name one as its host:
-    a web page elsewhere can make a browser call the former (DNS rebinding), not the latter.
+    a web page elsewhere can make a browser call the former (DNS rebinding), not the latter. Nor may
+    it say that a proxy passed it on: then it may come from anywhere.
 
     Raises:
         KeyRequiredError: If the bearer key is missing or not in force.
@@ -30,6 +33,11 @@ def check_access(scope: AsgiScope, keys: KeyStore, needed: Scope) -> None:
         address = (scope.get("server") or ("", None))[0]
         if not (is_loopback(address) and is_loopback(_host_of(headers.get("host", "")))):
             raise LocalOnlyError(f"without keys only loopback addresses are answered; {_REMEDY}")
+        if passed_on := next((name for name in _OF_PROXIES if name in headers), None):
+            raise LocalOnlyError(
+                f"a proxy passed this on ({passed_on.title()}), perhaps from elsewhere, and "
+                f"without keys only programs on this machine are answered; {_REMEDY}"
+            )
         return
     kind, _, token = headers.get("authorization", "").partition(" ")
     held = keys.find(token.strip()) if kind.lower() == "bearer" else None
@@ -50,6 +58,21 @@ def check_host(host: str, keys: KeyStore) -> None:
         raise SettingsError(
             f"{host} can be reached from other machines and there is no key; "
             f"{_REMEDY}, or serve on 127.0.0.1"
+        )
+
+
+def check_origins(origins: Sequence[str], keys: KeyStore) -> None:
+    """Refuse to let pages of other origins ask while no key is in force.
+
+    Any of them could write and delete from the browser of whoever opens it on this machine.
+
+    Raises:
+        SettingsError: If so.
+    """
+    if origins and not keys.usable:
+        raise SettingsError(
+            f"LAMINA_CORS_ORIGINS lets pages of {', '.join(origins)} ask, and there is no key in "
+            f"force, so they could write and delete; {_REMEDY}, or unset LAMINA_CORS_ORIGINS"
         )
 
 

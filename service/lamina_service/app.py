@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -21,6 +22,7 @@ from lamina_service import (
     page,
     routes,
 )
+from lamina_service.connection import STATE, Connections
 from lamina_service.edge import Edge
 from lamina_service.errors import add_error_handlers
 from lamina_service.metrics import Metrics
@@ -68,6 +70,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         Edge,
         metrics=app.state.metrics,
         max_body_bytes=settings.max_body_bytes,
+        client_seconds=settings.client_seconds,
         access_log=settings.access_log,
     )
     add_error_handlers(app)
@@ -85,7 +88,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
 
 @asynccontextmanager
-async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+async def _lifespan(app: FastAPI) -> AsyncIterator[Mapping[str, Any]]:
     try:
         service = await asyncio.to_thread(Service.open, app.state.settings, app.state.metrics)
     except LaminaError as error:
@@ -103,6 +106,6 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.searches.threads,
     )
     try:
-        yield
+        yield {STATE: Connections.within(app.state.settings, app.state.metrics)}
     finally:
         await asyncio.to_thread(service.close)

@@ -46,7 +46,7 @@ NewName = Annotated[str, Path(pattern=NAME_PATTERN)]
     "/collections/{collection}",
     tags=["collections"],
     response_model=CollectionReply,
-    responses={**_MADE, **problems(409, 413, 415, 422, 429, 507)},
+    responses={**_MADE, **problems(408, 409, 413, 415, 422, 429, 507)},
 )
 async def create_collection(
     request: Request, collection: NewName, body: CollectionRequest = _PLAIN
@@ -75,7 +75,7 @@ async def delete_collection(request: Request, collection: str) -> Response:
     "/collections/{collection}/snapshot",
     tags=["collections"],
     response_model=SnapshotReply,
-    responses=problems(404, 409, 413, 415, 422, 429, 507),
+    responses=problems(404, 408, 409, 413, 415, 422, 429, 507),
 )
 async def archive_collection(
     request: Request, collection: str, body: SnapshotRequest = _ALL
@@ -90,7 +90,7 @@ async def archive_collection(
     "/collections/{collection}/compact",
     tags=["collections"],
     response_model=CompactReply,
-    responses=problems(404, 409, 413, 415, 422, 429, 507),
+    responses=problems(404, 408, 409, 413, 415, 422, 429, 507),
 )
 async def compact_collection(
     request: Request, collection: str, body: CompactRequest = _AS_BEFORE
@@ -122,7 +122,7 @@ async def get_alias(request: Request, alias: str) -> Response:
     "/aliases/{alias}",
     tags=["aliases"],
     response_model=AliasSwitchReply,
-    responses=problems(404, 409, 413, 415, 422, 429, 507),
+    responses=problems(404, 408, 409, 413, 415, 422, 429, 507),
 )
 async def put_alias(request: Request, alias: NewName, body: AliasRequest) -> Response:
     """Lead an alias to a collection, in one step for all workers, if the canary goes well."""

@@ -46,19 +46,48 @@ _STEPS = (_KEYS, _ALIASES)
 """Statement n leads from version n to version n + 1."""
 
 
+def make_data_folder(data: Path) -> bool:
+    """Make the data folder where it is missing; true if that was so.
+
+    Raises:
+        SettingsError: If there is a file of that name, or the folder cannot be made.
+    """
+    if data.is_dir():
+        return False
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise SettingsError(_not_a_folder(data)) from error
+    except OSError as error:
+        raise SettingsError(
+            f"{data}: the folder cannot be made: {error.strerror}; give another with --data"
+        ) from error
+    return True
+
+
+def _not_a_folder(data: Path) -> str:
+    return f"{data}: is a file, expected the folder of the collections; give another with --data"
+
+
 def open_database(data: Path) -> sqlite3.Connection:
     """Open, make or bring up to date the data folder's `service.sqlite`.
 
     Threads may share the connection one at a time. It is in autocommit mode.
 
     Raises:
-        SettingsError: If the folder is missing, is itself a collection, or cannot be written.
+        SettingsError: If the folder is missing, is a file, is itself a collection, or cannot be
+            written.
         FormatError: If a newer Lamina wrote the file.
         DamagedError: If it is not a database.
     """
     path = data / DATABASE
+    if not data.exists():
+        raise SettingsError(
+            f"{data}: no such folder; give the one of the collections, or make one: "
+            "`lamina serve` and `lamina keys create` do, too"
+        )
     if not data.is_dir():
-        raise SettingsError(f"{data}: no such folder; build a collection in it first")
+        raise SettingsError(_not_a_folder(data))
     if is_collection(data):
         raise SettingsError(
             f"{data}: is one collection, expected the folder of all; give {data.resolve().parent}, "
@@ -78,7 +107,8 @@ def open_database(data: Path) -> sqlite3.Connection:
         ) from error
     except sqlite3.DatabaseError as error:
         raise DamagedError(
-            f"{path}: {error}; remove it and make the keys again with `lamina keys create`"
+            f"{path}: {error}; put a backup of it back, or remove it, which loses all keys and "
+            "aliases: make them again with `lamina keys create` and PUT /v1/aliases/{name}"
         ) from error
     return connection
 

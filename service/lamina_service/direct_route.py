@@ -20,6 +20,7 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as RequestScope
 
 from lamina_service.access import check_access
+from lamina_service.document_stream import UTF8_BOM
 from lamina_service.errors import MediaTypeError
 from lamina_service.keys import Scope
 
@@ -60,7 +61,7 @@ class DirectRoute(APIRoute):
             if "collection" in arguments:
                 await _follow(request.app.state.service, arguments["collection"])
             if body_model is not None:
-                content = await request.body()
+                content = await json_body(request)
                 has_body = bool(content) or not may_be_left_out
                 # A page elsewhere can have a browser POST without a body, but not with this type.
                 if has_body or "origin" in request.headers:
@@ -95,6 +96,11 @@ class AdminRoute(DirectRoute):
 def json_response(content: object, status: int = 200) -> Response:
     """Send JSON as it is: it was made to fit the documented model, which a test checks."""
     return Response(orjson.dumps(content), status, media_type="application/json")
+
+
+async def json_body(request: Request) -> bytes:
+    """Take in a whole body of JSON, without the mark that some editors put before UTF-8."""
+    return (await request.body()).removeprefix(UTF8_BOM)
 
 
 def media_type(request: Request) -> str:

@@ -12,6 +12,7 @@ from lamina_service.direct_route import (
     ReadRoute,
     WriteRoute,
     check_json,
+    json_body,
     json_response,
     media_type,
 )
@@ -85,7 +86,7 @@ def _upsert_body() -> dict[str, Any]:
 @write_router.post(
     "/collections/{collection}/documents",
     response_model=UpsertReply,
-    responses=problems(404, 409, 413, 415, 422, 429, 507),
+    responses=problems(404, 408, 409, 413, 415, 422, 429, 507),
     openapi_extra={"requestBody": _upsert_body()},
 )
 async def upsert_documents(request: Request, collection: str) -> Response:
@@ -103,7 +104,7 @@ async def upsert_documents(request: Request, collection: str) -> Response:
         stored = await store_stream(service, collection, request)
     else:
         check_json(kind, alternative=f"lines of it with {NDJSON}")
-        stored = await store_list(service, collection, await request.body())
+        stored = await store_list(service, collection, await json_body(request))
     return json_response(stored.reply(time.perf_counter() - began))
 
 
@@ -166,7 +167,7 @@ async def delete_document(request: Request, collection: str, document_id: str) -
 @write_router.post(
     "/collections/{collection}/documents/delete",
     response_model=DeletedReply,
-    responses=problems(404, 409, 413, 415, 422, 429, 507),
+    responses=problems(404, 408, 409, 413, 415, 422, 429, 507),
 )
 async def delete_documents(request: Request, collection: str, body: DeleteRequest) -> Response:
     """Delete documents by their ids, in one step, or all that pass a filter."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 BLOCK_LINES = 128
 """Lines that are stored in one step; more would make others wait, fewer would commit more often."""
 _BLOCK_BYTES = 2 * 2**20
-_UTF8_BOM = b"\xef\xbb\xbf"
+UTF8_BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,5 +58,5 @@ def _line(number: int, begun: bytearray, rest: bytes, max_line_bytes: int) -> Li
         return Line(number, None)
     content = bytes(begun) + rest
     if number == 0:
-        content = content.removeprefix(_UTF8_BOM)
+        content = content.removeprefix(UTF8_BOM)
     return Line(number, content) if content.strip() else None

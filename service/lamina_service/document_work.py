@@ -120,16 +120,18 @@ async def store_stream(service: Service, collection: str, request: Request) -> S
 
     Raises:
         ClientDisconnect: If the client goes away; the blocks that had come stay.
+        RequestTimeoutError: If nothing more comes for too long.
         QueueFullError, BacklogFullError: If there is no room for long.
         LaminaError: As `CollectionWriter.upsert`.
     """
     stored = Stored()
     limit = service.settings.max_line_bytes
+    told = request.state.stored = {"inserted": 0, "replaced": 0, "lines": 0}
     async for block in read_blocks(request.stream(), max_line_bytes=limit):
         store = partial(_store_lines, service, stored.collection or collection)
-        request.state.stored = {"inserted": stored.inserted, "replaced": stored.replaced}
-        request.state.stored["lines"] = block[0].position
         stored.add(await _in_turn(service, store, block, patient=bool(stored.collection)))
+        told["inserted"], told["replaced"] = stored.inserted, stored.replaced
+        told["lines"] = block[-1].position + 1
     if not stored.collection:
         return await _in_turn(service, partial(_store_lines, service, collection), [])
     return stored

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import secrets
@@ -11,7 +12,12 @@ from urllib.parse import quote
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lamina_service.errors import INTERNAL, BodyTooLargeError, internal_response
+from lamina_service.errors import (
+    INTERNAL,
+    BodyTooLargeError,
+    RequestTimeoutError,
+    internal_response,
+)
 from lamina_service.metrics import Metrics
 
 _logger = logging.getLogger(__name__)
@@ -22,18 +28,26 @@ class Edge:
     """Pure ASGI middleware, so that a request crosses one function instead of a task group.
 
     A reply carries `X-Request-ID`, the request's own if it sent a sane one. Bodies are counted as
-    they stream in and refused at the limit, unless a handler lifts it. An error that no handler
+    they stream in and refused at the limit, unless a handler lifts it, and given up where nothing
+    more of them comes for `client_seconds` while a handler waits for it. An error that no handler
     foresaw is logged with the request id and answered with a fixed text. HEAD goes to the route of
     GET; the server sends that reply without its body. With `access_log` each request is logged,
     but for what follows the `?`, which may be what somebody searches for.
     """
 
     def __init__(
-        self, app: ASGIApp, *, metrics: Metrics, max_body_bytes: int, access_log: bool = False
+        self,
+        app: ASGIApp,
+        *,
+        metrics: Metrics,
+        max_body_bytes: int,
+        client_seconds: float,
+        access_log: bool = False,
     ) -> None:
         self._app = app
         self._metrics = metrics
         self._max_body_bytes = max_body_bytes
+        self._client_seconds = client_seconds
         self._access_log = access_log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -57,7 +71,9 @@ class Edge:
                 message["headers"].append((b"x-request-id", request_id))
             await send(message)
 
-        limited = scope["lamina.body"] = _LimitedBody(receive, declared_bytes, self._max_body_bytes)
+        limited = scope["lamina.body"] = _LimitedBody(
+            receive, declared_bytes, self._max_body_bytes, self._client_seconds
+        )
         try:
             await self._app(scope, limited, send_with_id)
         except ClientDisconnect:
@@ -97,20 +113,23 @@ def _read_head(scope: Scope) -> tuple[bytes, int]:
 
 
 class _LimitedBody:
-    """A `receive` that never takes in more than the limit."""
+    """A `receive` that never takes in more than the limit, nor waits longer than it may."""
 
-    def __init__(self, receive: Receive, declared_bytes: int, max_bytes: int) -> None:
+    def __init__(
+        self, receive: Receive, declared_bytes: int, max_bytes: int, client_seconds: float
+    ) -> None:
         self._receive = receive
         self._declared_bytes = declared_bytes
         self._received_bytes = 0
+        self._client_seconds: float | None = client_seconds
         self.max_bytes: int | None = max_bytes
 
     async def __call__(self) -> Message:
         limit = self.max_bytes
         if limit is None:
-            return await self._receive()
+            return await self._next()
         if self._declared_bytes <= limit:
-            message = await self._receive()
+            message = await self._next()
             self._received_bytes += len(message.get("body", b""))
             if self._received_bytes <= limit:
                 return message
@@ -118,6 +137,19 @@ class _LimitedBody:
             f"the body is longer than {limit} bytes; send less at a time, or raise "
             "LAMINA_MAX_BODY_BYTES"
         )
+
+    async def _next(self) -> Message:
+        try:
+            async with asyncio.timeout(self._client_seconds):
+                message = await self._receive()
+        except TimeoutError as error:
+            raise RequestTimeoutError(
+                f"nothing more of the body came for {self._client_seconds:g} seconds; send without "
+                "pauses, or raise LAMINA_CLIENT_SECONDS"
+            ) from error
+        if not message.get("more_body", False):
+            self._client_seconds = None  # all that can come is that the client goes away
+        return message
 
 
 def lift_body_limit(scope: Scope) -> None:

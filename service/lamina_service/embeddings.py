@@ -28,7 +28,7 @@ router = APIRouter(prefix="/v1", route_class=ReadRoute, dependencies=[BEARER], t
 @router.post(
     "/embeddings",
     response_model=EmbeddingsReply,
-    responses=problems(404, 413, 415, 422, 429),
+    responses=problems(404, 408, 413, 415, 422, 429),
 )
 async def embed(request: Request, body: EmbeddingsRequest) -> Response:
     """Embed a text or texts; what is longer than the encoder reads is cut, and said so."""

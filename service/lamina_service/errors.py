@@ -54,6 +54,22 @@ class BodyTooLargeError(LaminaError):
     """A body longer than the limit."""
 
 
+class HeadTooLargeError(LaminaError):
+    """A request line and headers, or what follows a body, longer than the limit."""
+
+
+class MalformedRequestError(LaminaError):
+    """Bytes that are no HTTP."""
+
+
+class RequestTimeoutError(LaminaError):
+    """A client that began a request and then was silent, or slow, for too long."""
+
+
+class ConnectionsFullError(LaminaError):
+    """As many connections are open as a worker may have, and all are in use."""
+
+
 class KeyRequiredError(LaminaError):
     """No key, or one that is not valid."""
 
@@ -153,6 +169,10 @@ REQUEST_PROBLEMS: dict[type[LaminaError], Problem] = {
     InvalidRequestError: Problem(422, "invalid-request", "Invalid request"),
     MediaTypeError: Problem(415, "unsupported-media-type", "Body must be JSON"),
     BodyTooLargeError: Problem(413, "body-too-large", "Body too large"),
+    HeadTooLargeError: Problem(431, "head-too-large", "Head too large"),
+    MalformedRequestError: Problem(400, "malformed-request", "Not HTTP"),
+    RequestTimeoutError: Problem(408, "request-timeout", "The client was silent too long"),
+    ConnectionsFullError: Problem(503, "connections-full", "Too many connections"),
     KeyRequiredError: Problem(401, "key-required", "A valid key is required"),
     ScopeError: Problem(403, "scope-insufficient", "The key does not allow this"),
     LocalOnlyError: Problem(403, "local-only", "Without keys, local requests only"),
@@ -189,6 +209,10 @@ INTERNAL = PROBLEMS[LaminaError]
 
 _HEADERS: dict[type[LaminaError], dict[str, str]] = {
     BodyTooLargeError: {"Connection": "close"},  # the rest of the body is never read
+    HeadTooLargeError: {"Connection": "close"},
+    MalformedRequestError: {"Connection": "close"},
+    RequestTimeoutError: {"Connection": "close"},
+    ConnectionsFullError: {"Connection": "close", "Retry-After": "1"},
     KeyRequiredError: {"WWW-Authenticate": "Bearer"},
     QueueFullError: {"Retry-After": "1"},
     index.BacklogFullError: {"Retry-After": "5"},
@@ -198,6 +222,11 @@ _HEADERS: dict[type[LaminaError], dict[str, str]] = {
 def problem_of(error: LaminaError) -> Problem:
     """Find the table's line for an error; a class of its own or that of its nearest parent."""
     return next(PROBLEMS[kind] for kind in type(error).__mro__ if kind in PROBLEMS)
+
+
+def headers_of(error: LaminaError) -> dict[str, str]:
+    """Give the headers that go with an error's problem document."""
+    return dict(_HEADERS.get(type(error), {}))
 
 
 def problem_response(
@@ -248,7 +277,7 @@ async def _answer_lamina_error(request: Request, error: Exception) -> Response:
     if problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         _logger.error("%s %r: %s", request.method, request.url.path, error)
     _count(request, problem.slug)
-    headers = dict(_HEADERS.get(type(error), {}))
+    headers = headers_of(error)
     if stored := getattr(request.state, "stored", None):
         members["stored"] = stored
         headers["Connection"] = "close"  # the rest of the stream is not read

@@ -32,7 +32,7 @@ _UNFOUND: dict[str, type[BaseModel]] = {"Problem": ProblemReply, "NewDocument": 
 _PATH_EXAMPLES = {"collection": "questions", "document_id": "faq-17", "alias": "live"}
 """The names that docs/api.md uses too."""
 
-_ALWAYS = (401, 403, 500, 503)
+_ALWAYS = (400, 401, 403, 431, 500, 503)
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:

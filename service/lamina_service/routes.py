@@ -31,7 +31,7 @@ router = APIRouter(prefix="/v1", route_class=ReadRoute, dependencies=[BEARER])
     "/collections/{collection}/search",
     tags=["search"],
     response_model=SearchReply,
-    responses=problems(404, 409, 413, 415, 422, 429, 507),
+    responses=problems(404, 408, 409, 413, 415, 422, 429, 507),
 )
 async def search(request: Request, collection: str, body: SearchRequest) -> Response:
     """Find the documents nearest in meaning to a query text, or nearest to a vector."""
@@ -57,7 +57,7 @@ async def search_by_link(
     "/collections/{collection}/search/batch",
     tags=["search"],
     response_model=BatchReply,
-    responses=problems(404, 409, 413, 415, 422, 429, 507),
+    responses=problems(404, 408, 409, 413, 415, 422, 429, 507),
 )
 async def search_batch(request: Request, collection: str, body: BatchRequest) -> Response:
     """Run several searches; they are spread over the worker's threads."""
@@ -75,7 +75,7 @@ async def search_batch(request: Request, collection: str, body: BatchRequest) ->
     "/collections/{collection}/similar/{document_id:path}",
     tags=["search"],
     response_model=SearchReply,
-    responses=problems(404, 409, 413, 415, 422, 429, 507),
+    responses=problems(404, 408, 409, 413, 415, 422, 429, 507),
 )
 async def search_similar(
     request: Request, collection: str, document_id: str, body: SimilarRequest = _ANY_SIMILAR

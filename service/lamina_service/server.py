@@ -17,7 +17,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.supervisors import Multiprocess
 
-from lamina_service.access import check_host
+from lamina_service.access import check_host, check_origins
 from lamina_service.errors import PortTakenError, SettingsError
 from lamina_service.keys import opened
 from lamina_service.settings import Settings
@@ -35,11 +35,12 @@ def bind(settings: Settings) -> socket.socket:
 
     Raises:
         PortTakenError: If another process listens there.
-        SettingsError: If the address would open the service to others without a key, or is not
-            this machine's.
+        SettingsError: If the address or an origin would open the service to others without a
+            key, or the address is not this machine's.
     """
     with opened(settings.data) as keys:
         check_host(settings.host, keys)
+        check_origins(settings.allowed_origins, keys)
     address = (settings.host, settings.port)
     try:
         with _bound(address) as alone:  # refused where another listens, shared or not
@@ -86,7 +87,7 @@ def run(settings: Settings, listener: socket.socket, on_ready: Callable[[], None
         factory=True,
         workers=settings.workers,
         loop="uvloop",
-        http="httptools",
+        http="lamina_service.connection:Connection",
         ws="none",
         lifespan="on",
         backlog=_BACKLOG,

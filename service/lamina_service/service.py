@@ -14,12 +14,13 @@ from typing import Any, Self
 from lamina_index.encoder import OnnxEncoder
 from lamina_index.reranker import OnnxReranker
 from lamina_index.runtime import available_threads
+from lamina_service.access import check_origins
 from lamina_service.aliases import Aliases
 from lamina_service.background_encoder import BackgroundEncoder
 from lamina_service.catalog import Catalog
 from lamina_service.compactor import Compactor
 from lamina_service.errors import InvalidRequestError
-from lamina_service.keys import KeyStore
+from lamina_service.keys import KeyStore, opened
 from lamina_service.metrics import Metrics
 from lamina_service.settings import Settings
 from lamina_service.work_queue import WorkQueue
@@ -76,9 +77,12 @@ class Service:
         """Load the encoder and open every collection of the data folder.
 
         Raises:
-            LaminaError: If the keys or the encoder cannot be had. A collection that cannot be
+            LaminaError: If the keys or the encoder cannot be had, or pages of other origins may
+                ask and there is no key. A collection that cannot be
                 opened is no such error; see `Catalog`.
         """
+        with opened(settings.data) as keys:
+            check_origins(settings.allowed_origins, keys)
         keys = KeyStore.open(settings.data)
         threads = settings.threads or max(1, available_threads() // settings.workers)
         encoder = OnnxEncoder.load(

@@ -57,6 +57,17 @@ class Settings(BaseSettings):
         32, ge=1, description="writes waiting or running in a worker beyond which it answers 429"
     )
     max_body_bytes: int = Field(2 * 1024 * 1024, ge=1024, description="longest request body")
+    max_connections: int = Field(
+        1000,
+        ge=1,
+        description="connections of a worker; at most half of the files that it may open",
+    )
+    client_seconds: float = Field(
+        30,
+        gt=0,
+        le=86_400,
+        description="how long a client may take for a head, or be silent within a body or reply",
+    )
     max_text_chars: int = Field(32_768, ge=1, description="longest query or text to embed")
     max_batch: int = Field(256, ge=1, description="most searches or texts in one request")
     max_documents: int = Field(1000, ge=1, description="most documents in one list of JSON")
@@ -103,6 +114,9 @@ class Settings(BaseSettings):
     def load(cls, **flags: Any) -> Settings:
         """Read the environment; flags that are not None override it.
 
+        Args:
+            flags: Every flag that the command has, None where it was not given.
+
         Raises:
             SettingsError: If a `LAMINA_*` variable is unknown or a value does not fit.
         """
@@ -112,9 +126,8 @@ class Settings(BaseSettings):
         except ValidationError as error:
             first = error.errors()[0]
             name = str(first["loc"][0]) if first["loc"] else ""
-            raise SettingsError(
-                f"{PREFIX}{name.upper()} (--{name.replace('_', '-')}): {message_of(first)}"
-            ) from error
+            flag = f" (--{name.replace('_', '-')})" if name in flags else ""
+            raise SettingsError(f"{PREFIX}{name.upper()}{flag}: {message_of(first)}") from error
 
     def environment(self) -> dict[str, str]:
         """Write the settings as variables, for worker processes."""

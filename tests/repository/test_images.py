@@ -114,6 +114,77 @@ def test_the_compose_file_builds_each_service_on_the_data_volume(repository: Pat
     }
 
 
+@pytest.mark.parametrize("name", DOCKERFILES)
+def test_a_stage_that_installs_torch_takes_an_index_of_lighter_wheels(docker: Path, name: str):
+    stages = re.split(r"^FROM ", (docker / f"{name}.Dockerfile").read_text(), flags=re.MULTILINE)
+    with_torch = [stage for stage in stages if re.search(r"install .*training", stage, re.DOTALL)]
+    assert bool(with_torch) == (name != "service-cpu")
+    assert all("\nARG PIP_EXTRA_INDEX_URL\n" in stage for stage in with_torch)
+
+
+@pytest.fixture
+def start_container(docker: Path, tmp_path: Path):
+    """Run the images' start script on `tmp_path / "data"`; `serve` finds no encoder and ends."""
+    scripts = Path(sys.executable).parent
+    environment = {name: value for name, value in os.environ.items() if name[:7] != "LAMINA_"}
+    environment |= {
+        "PATH": f"{scripts}:{environment['PATH']}",
+        "LAMINA_DATA": str(tmp_path / "data"),
+        "LAMINA_HOST": "127.0.0.1",
+        "LAMINA_PORT": "0",
+        "LAMINA_ENCODER": str(tmp_path / "nowhere"),
+    }
+    (tmp_path / "data").mkdir()
+
+    def start(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["sh", docker / "entrypoint.sh", *arguments],
+            capture_output=True,
+            text=True,
+            env=environment | variables,
+        )
+
+    return start
+
+
+def test_the_first_start_leaves_a_key_in_a_file_and_none_in_the_log(start_container, tmp_path):
+    first = start_container("serve")
+    assert "no encoder.json there" in first.stderr  # it came as far as that
+    file = tmp_path / "data" / "admin.key"
+    key = file.read_text().strip()
+    assert re.fullmatch(r"lamina_[\w-]{43}", key)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert str(file) in first.stderr
+    assert key not in first.stdout + first.stderr
+    assert "no service.sqlite" not in first.stderr
+    assert "\tadmin\t" in start_container("keys", "list").stdout
+
+    file.unlink()
+    second = start_container("serve")
+    assert "key" not in second.stdout + second.stderr
+    assert not file.exists()
+    assert len(start_container("keys", "list").stdout.splitlines()) == 1
+
+
+def test_a_start_without_a_key_in_force_tells_how_to_make_one(start_container, tmp_path):
+    start_container("keys", "create", "--name", "in force")
+    start_container("keys", "revoke", "1")
+    done = start_container("serve", LAMINA_HOST="0.0.0.0")
+    assert done.returncode == 1
+    assert "docker compose --profile cpu run --rm lamina keys create --scope admin" in done.stderr
+    assert not (tmp_path / "data" / "admin.key").exists()
+
+
+def test_a_start_on_a_damaged_list_of_keys_makes_none(start_container, tmp_path):
+    damaged = b"not a database at all" * 100
+    (tmp_path / "data" / "service.sqlite").write_bytes(damaged)
+    done = start_container("serve")
+    assert done.returncode == 1
+    assert done.stderr.count("service.sqlite") == 1
+    assert not (tmp_path / "data" / "admin.key").exists()
+    assert (tmp_path / "data" / "service.sqlite").read_bytes() == damaged
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make namespaces")
 def test_the_cpu_image_starts_and_answers(docker: Path):

@@ -25,6 +25,7 @@ from fastapi import FastAPI
 from lamina_index.build import build_collection
 from lamina_index.encoder import Encoded, OnnxEncoder, Role
 from lamina_service.app import create_app
+from lamina_service.connection import Connection
 from lamina_service.service import Service
 from lamina_service.settings import Settings
 
@@ -77,6 +78,7 @@ class Running:
     """The application on a socket."""
 
     app: FastAPI
+    server: uvicorn.Server
     url: str
     client: httpx.Client
     documents = DOCUMENTS
@@ -94,6 +96,11 @@ class Running:
         assert url.port is not None
         return url.host, url.port
 
+    @property
+    def peers(self) -> set[tuple[str, int] | None]:
+        """Addresses that connections are open to."""
+        return {connection.client for connection in self.server.server_state.connections.copy()}
+
     def search(self, query: str, **more: Any) -> httpx.Response:
         """Search the collection `small`."""
         return self.client.post("/v1/collections/small/search", json={"query": query, **more})
@@ -104,7 +111,9 @@ def serve_here(settings: Settings) -> Iterator[Running]:
     """Serve an application in a thread until the block ends."""
     app = create_app(settings)
     server = uvicorn.Server(
-        uvicorn.Config(app, lifespan="on", ws="none", access_log=False, log_config=None)
+        uvicorn.Config(
+            app, http=Connection, lifespan="on", ws="none", access_log=False, log_config=None
+        )
     )
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, args=([listener],))
@@ -113,7 +122,7 @@ def serve_here(settings: Settings) -> Iterator[Running]:
         try:
             with httpx.Client(base_url=url, timeout=30, trust_env=False) as client:
                 client.get("/livez")
-                yield Running(app, url, client)
+                yield Running(app, server, url, client)
         finally:
             server.should_exit = True
             thread.join()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lamina_service.access import check_access, check_host, is_loopback
+from lamina_service.access import check_access, check_host, check_origins, is_loopback
 from lamina_service.errors import KeyRequiredError, LocalOnlyError, ScopeError, SettingsError
 from lamina_service.keys import KeyStore
 
@@ -40,6 +40,27 @@ def test_without_keys_a_local_request_is_answered(keys: KeyStore, host: str) -> 
 def test_without_keys_anything_else_is_refused(keys: KeyStore, address: str, host: str) -> None:
     with pytest.raises(LocalOnlyError, match="lamina keys create"):
         check_access(_request(address, host), keys, "read")
+
+
+@pytest.mark.parametrize("name", ["Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip"])
+def test_without_keys_what_a_proxy_passes_on_is_refused(keys: KeyStore, name: str) -> None:
+    passed_on = _request(**{name.lower(): "203.0.113.9"})
+    with pytest.raises(LocalOnlyError, match=rf"\({name}\).*lamina keys create"):
+        check_access(passed_on, keys, "read")
+    _, token = keys.create("read")
+    passed_on["headers"].append((b"authorization", f"Bearer {token}".encode()))
+    check_access(passed_on, keys, "read")
+
+
+def test_other_origins_may_ask_only_while_a_key_is_in_force(keys: KeyStore) -> None:
+    check_origins([], keys)
+    with pytest.raises(SettingsError, match=r"https://a\.example, \* ask.*lamina keys create"):
+        check_origins(["https://a.example", "*"], keys)
+    key_id, _ = keys.create("read")
+    check_origins(["*"], keys)
+    keys.revoke(key_id)
+    with pytest.raises(SettingsError):
+        check_origins(["*"], keys)
 
 
 def test_with_a_key_every_request_needs_it_and_any_address_is_fine(keys: KeyStore) -> None:

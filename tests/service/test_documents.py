@@ -464,6 +464,15 @@ def test_a_stream_is_stored_in_blocks_and_answered_at_its_end(app: Any) -> None:
     assert app.client.get("/v1/collections/small").json()["count"] == 14 + count
 
 
+def test_a_byte_order_mark_before_a_list_is_passed_over(app: Any) -> None:
+    content = b'\xef\xbb\xbf[{"id": "bom", "text": "after a byte order mark"}]'
+    stored = app.client.post(
+        DOCUMENTS, content=content, headers={"Content-Type": "application/json"}
+    ).json()
+    assert (stored["inserted"], stored["error_count"]) == (1, 0)
+    assert get(app, "bom").json()["text"] == "after a byte order mark"
+
+
 def test_bad_lines_of_a_stream_are_told_by_their_number(start: Any, folder: Path) -> None:
     app = start(data=folder, max_line_bytes=1024)
     content = (

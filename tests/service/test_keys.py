@@ -79,7 +79,7 @@ def test_a_missing_folder_a_newer_file_and_a_damaged_file_are_told_apart(tmp_pat
     with pytest.raises(FormatError, match="version 99"):
         KeyStore.open(tmp_path)
     (tmp_path / DATABASE).write_bytes(b"not a database at all" * 100)
-    with pytest.raises(DamagedError, match=DATABASE):
+    with pytest.raises(DamagedError, match=rf"{DATABASE}: .*loses all keys and aliases"):
         KeyStore.open(tmp_path)
 
 
@@ -103,6 +103,20 @@ def test_the_command_shows_a_key_once_lists_it_without_and_revokes_it(
     assert KeyStore.open(data).find(token) is None
     assert main(["keys", "revoke", "1", "--data", str(data)]) == 1
     assert main(["keys", "create", "--data", str(data), "--scope", "owner"]) == 2
+
+
+@pytest.mark.parametrize("command", [["create"], ["list"], ["revoke", "1"]])
+def test_a_file_in_the_place_of_the_folder_is_told(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    assert main(["keys", *command, "--data", str(file)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        f"lamina: {file}: is a file, expected the folder of the collections; "
+        "give another with --data"
+    )
 
 
 @pytest.mark.parametrize("command", [["list"], ["revoke", "1"]])

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,22 @@ def test_sigterm_ends_it_without_an_error(data: Path) -> None:
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 0
     assert "Traceback" not in errors
+
+
+def test_idle_connections_beyond_the_files_that_it_may_open_do_not_freeze_it(data: Path) -> None:
+    command = ["sh", "-c", 'ulimit -n 256 && exec "$@"', "sh", *_lamina("serve", "--data", data)]
+    with _process(*command, "--port", "0") as process, ExitStack() as stack:
+        url = httpx.URL(_read_until(process, r"http://\S+")[0])
+        for _ in range(400):
+            stack.enter_context(socket.create_connection((url.host, url.port or 0)))
+        for _ in range(3):
+            reply = httpx.post(
+                url.join(SEARCH), json={"query": "cats"}, timeout=60, trust_env=False
+            )
+            assert reply.json()["hits"][0]["id"] == "cats"
+        code, errors = _interrupt(process)
+    assert code == 0
+    assert errors.count("ERROR") == 0
 
 
 def test_a_worker_that_dies_is_replaced(data: Path) -> None:
@@ -202,7 +218,8 @@ def test_a_start_that_fails_says_why_in_a_line_and_ends(data: Path, workers: str
     ("arguments", "told"),
     [
         (["--host", "0.0.0.0"], "lamina keys create"),
-        (["--data", "/nowhere"], "/nowhere: no such folder"),
+        (["--data", "/proc/nowhere"], "/proc/nowhere: the folder cannot be made"),
+        (["--data", __file__], f"{__file__}: is a file, expected the folder"),
         (["--port", "70000"], "LAMINA_PORT (--port)"),
         (["--device", "abacus"], "LAMINA_DEVICE (--device)"),
         (["--host", "203.0.113.9"], "lamina keys create"),
@@ -219,6 +236,41 @@ def test_what_cannot_be_served_is_refused_with_the_remedy(
     assert main(["serve", "--data", str(data), *arguments]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert told in line
+
+
+def test_a_folder_that_is_missing_is_made_and_can_be_filled(tmp_path: Path) -> None:
+    folder = tmp_path / "not" / "yet"
+    with _process(*_lamina("serve", "--data", folder, "--port", 0)) as process:
+        url = _read_until(process, r"http://\S+")[0]
+        made = httpx.put(f"{url}/v1/collections/new", timeout=60, trust_env=False)
+        assert made.status_code == 201
+        code, errors = _interrupt(process)
+    assert code == 0
+    assert errors.startswith(f"{folder} was missing and was made; it has no collection yet\n")
+    assert (folder / "new" / "collection.json").is_file()
+
+
+def test_the_demo_refuses_a_file_in_the_place_of_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LAMINA_SHARED_DATA", raising=False)
+    (tmp_path / "file").touch()
+    for data in (tmp_path / "file", tmp_path / "file" / "inside"):
+        assert main(["demo", "--data", str(data)]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert str(data) in line
+        assert "give another with --data" in line
+
+
+def test_without_a_key_pages_of_other_origins_are_refused_at_the_start(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LAMINA_SHARED_DATA", raising=False)
+    monkeypatch.setenv("LAMINA_CORS_ORIGINS", "*")
+    assert main(["serve", "--data", str(data)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "LAMINA_CORS_ORIGINS" in line
+    assert "lamina keys create" in line
 
 
 def test_a_port_in_use_is_refused(

@@ -46,6 +46,18 @@ def test_a_value_that_does_not_fit_is_an_error_that_names_it(name: str, value: o
         Settings.load(**{name: value})
 
 
+def test_an_error_names_a_flag_only_where_the_command_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LAMINA_MAX_BATCH", "0")
+    with pytest.raises(SettingsError, match=r"^LAMINA_MAX_BATCH: expected at least 1, found"):
+        Settings.load(port=None)
+    monkeypatch.setenv("LAMINA_MAX_BATCH", "1")
+    monkeypatch.setenv("LAMINA_PORT", "-1")
+    with pytest.raises(SettingsError, match=r"^LAMINA_PORT \(--port\): expected at least 0, found"):
+        Settings.load(port=None)
+
+
 def test_the_error_tells_what_was_expected_and_found() -> None:
     with pytest.raises(SettingsError, match="expected at most 65535, found the number 70000"):
         Settings.load(port=70_000)
@@ -72,9 +84,10 @@ def test_the_key_that_a_client_sends_may_stand_in_the_same_environment(
 @pytest.mark.parametrize(
     "origins", ["search.example.org", "https://a.example/x", "https://a,http://b"]
 )
-def test_what_is_no_origin_is_told(origins: str) -> None:
-    with pytest.raises(SettingsError, match=r"LAMINA_CORS_ORIGINS .*found .*, expected origins"):
-        Settings.load(cors_origins=origins)
+def test_what_is_no_origin_is_told(origins: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAMINA_CORS_ORIGINS", origins)
+    with pytest.raises(SettingsError, match=r"LAMINA_CORS_ORIGINS: .*found .*, expected origins"):
+        Settings.load()
     assert Settings.load(cors_origins="* http://[::1]:3000").allowed_origins == [
         "*",
         "http://[::1]:3000",

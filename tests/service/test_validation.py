@@ -40,6 +40,15 @@ def told(reply: httpx.Response) -> tuple[str, str]:
     return field, message
 
 
+def test_a_byte_order_mark_before_a_body_is_passed_over(service: Any) -> None:
+    def search(body: bytes) -> httpx.Response:
+        return service.client.post("/v1/collections/small/search", content=body, headers=JSON)
+
+    body = b'{"query": "cats", "top_k": 1}'
+    assert search(b"\xef\xbb\xbf" + body).json()["hits"] == search(body).json()["hits"]
+    assert told(search(b"\xef\xbb\xbf")) == ("", "empty; expected JSON")
+
+
 @pytest.mark.parametrize(
     ("path", "body", "field", "message"),
     [

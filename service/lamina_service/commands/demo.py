@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from lamina_service.commands.service_extra import check_service_extra
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
@@ -27,15 +29,17 @@ def demo(
     text_field: Annotated[str, typer.Option(help="Field of the text.")] = "text",
 ) -> None:
     """Index a corpus where that is not done yet, serve it, and print calls to try."""
+    check_service_extra()
     from lamina_index.build_view import progress_bar
     from lamina_index.corpus import CorpusOptions
     from lamina_index.encoder import OnnxEncoder
     from lamina_service import demo as steps
+    from lamina_service.database import make_data_folder
     from lamina_service.server import bind_or_free_port, run, url_of
     from lamina_service.settings import Settings
 
     settings = Settings.load(data=data, host=host, port=port)
-    data.mkdir(parents=True, exist_ok=True)
+    make_data_folder(data)
     name = steps.collection_name(corpus)
     if corpus is None:
         typer.echo("Reading the docstrings of this Python's standard library")

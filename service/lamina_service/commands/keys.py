@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from lamina_service.commands.service_extra import check_service_extra
+
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -35,9 +37,11 @@ def create(
     name: Annotated[str, typer.Option(help="A note on who has it.")] = "",
 ) -> None:
     """Make a key and print it: on stdout, this once. From then on the service demands one."""
+    check_service_extra()
+    from lamina_service.database import make_data_folder
     from lamina_service.keys import opened
 
-    data.mkdir(parents=True, exist_ok=True)
+    make_data_folder(data)
     with opened(data) as keys:
         key_id, token = keys.create(scope.value, name)
     typer.echo(token)
@@ -48,6 +52,7 @@ def create(
 @app.command("list")
 def list_keys(data: Data = Path("data")) -> None:
     """List all keys ever made, without the keys themselves."""
+    check_service_extra()
     from lamina_service.keys import opened
 
     with opened(data, make=False) as keys:
@@ -62,6 +67,7 @@ def revoke(
     data: Data = Path("data"),
 ) -> None:
     """End a key; running services refuse it from their next request on."""
+    check_service_extra()
     from lamina_service.errors import SettingsError
     from lamina_service.keys import opened
 

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from lamina_service.commands.service_extra import check_service_extra
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
@@ -38,9 +40,12 @@ def serve(
 ) -> None:
     """Serve every collection of a folder over HTTP.
 
+    A folder that is missing is made: collections can be made over HTTP, too.
     Each option is also a variable LAMINA_<OPTION>; the option wins. Without a key (`lamina keys
     create`) only loopback addresses are served. Ctrl-C stops it.
     """
+    check_service_extra()
+    from lamina_service.database import make_data_folder
     from lamina_service.server import bind, run, url_of
     from lamina_service.settings import Settings
 
@@ -60,6 +65,8 @@ def serve(
         docs=docs,
         log_level=log_level,
     )
+    if make_data_folder(settings.data):
+        typer.echo(f"{settings.data} was missing and was made; it has no collection yet", err=True)
     with bind(settings) as listener:
         ready = f"Lamina serves {settings.data} on {url_of(listener)}"
         if not run(settings, listener, on_ready=lambda: typer.echo(ready)):
