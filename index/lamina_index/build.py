@@ -78,7 +78,8 @@ def build_collection(
             a collection to append to that splits texts otherwise.
         CollectionNotFoundError: If there is no collection to append to.
         CollectionBusyError: If another process builds or writes there.
-        CorpusError: If an input cannot be read, or a replacement would hold nothing.
+        CorpusError: If an input cannot be read, a replacement would hold nothing, or all rows of a
+            new collection are rejected.
         DamagedError: If the collection to append to is damaged.
         EncoderMismatchError: If the collection to append to was built by another encoder.
         EncoderOutputError: If the encoder fails on every text.

@@ -14,6 +14,7 @@ from lamina_index.build_plan import BuildPlan
 from lamina_index.build_report import BuildReport
 from lamina_index.build_site import RESERVE_FILE, claim_site
 from lamina_index.collection import building_folder, writer_lock
+from lamina_index.corpus import CorpusOptions
 from lamina_index.encoder import Encoder, OnnxEncoder
 from lamina_index.errors import (
     CollectionBusyError,
@@ -199,15 +200,45 @@ def test_what_a_killed_replacement_left_beside_is_removed_by_the_next_build(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "c.jsonl"]
 
 
-def test_a_replacement_without_one_good_row_leaves_the_old_collection(
-    tmp_path: Path, word_encoder: Encoder
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        (
+            "2.jsonl",
+            '{"id": "a", "body": "x"}',
+            r"not one of 1 rows .*stays .*2\.jsonl:1: no .text",
+        ),
+        ("2.jsonl", "\n\n", r"2\.jsonl: not one row, so .*stays as it was"),
+        ("2.csv", "id,text\n", r"2\.csv: not one row, so .*stays as it was"),
+    ],
+)
+def test_a_replacement_that_would_hold_nothing_leaves_the_old_collection(
+    name: str, content: str, told: str, tmp_path: Path, word_encoder: Encoder
 ) -> None:
     build_collection([write_rows(tmp_path / "1.jsonl", numbered(5))], tmp_path / "c", word_encoder)
-    bad = write_rows(tmp_path / "2.jsonl", [{"id": "a", "body": "wrong field"}])
-    with pytest.raises(CorpusError, match=r"not one of 1 rows.*2\.jsonl:1"):
-        build_collection([bad], tmp_path / "c", word_encoder, mode="replace")
+    (tmp_path / name).write_text(content)
+    with pytest.raises(CorpusError, match=told):
+        build_collection([tmp_path / name], tmp_path / "c", word_encoder, mode="replace")
     assert len(stored(tmp_path / "c")) == 5
     assert not (tmp_path / ".c.building").exists()
+
+
+def test_a_new_collection_of_rejected_rows_alone_is_not_made(
+    tmp_path: Path, word_encoder: Encoder
+) -> None:
+    corpus = write_rows(tmp_path / "c.jsonl", numbered(3))
+    with pytest.raises(CorpusError, match=r'3 rows.*c is not made; .*c\.jsonl:1: no "key"'):
+        build_collection(
+            [corpus], tmp_path / "c", word_encoder, options=CorpusOptions(id_field="key")
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["c.jsonl"]
+
+
+def test_a_new_collection_of_a_header_alone_is_empty(tmp_path: Path, word_encoder: Encoder) -> None:
+    (tmp_path / "c.csv").write_text("id,text\n")
+    report = build_collection([tmp_path / "c.csv"], tmp_path / "c", word_encoder)
+    assert (report.rows_read, report.documents) == (0, 0)
+    assert found(tmp_path / "c", word_encoder, "text") == []
 
 
 def test_of_equal_ids_the_last_one_counts_within_and_across_files_and_runs(
