@@ -71,13 +71,14 @@ def build_collection(
         resume: Insist on continuing an interrupted build, which is refused if the one found is of
             other inputs or options. If this very build is complete already, its report is given.
             Without it an equal build is continued and any other dropped.
-        on_progress: Called after each block of rows, and while the index is built.
+        on_progress: Called after each block of rows, while the index is built, and before a wait.
 
     Raises:
         CollectionExistsError: If the folder holds something that the mode does not allow for, or
             a collection to append to that splits texts otherwise.
         CollectionNotFoundError: If there is no collection to append to.
-        CollectionBusyError: If another process builds or writes there.
+        CollectionBusyError: If another process builds or writes there; one that compacts what is
+            to be replaced is awaited for ten minutes.
         CorpusError: If an input cannot be read, a replacement would hold nothing, or all rows of a
             new collection are rejected.
         DamagedError: If the collection to append to is damaged.
@@ -123,7 +124,7 @@ def build_collection(
             run = BuildRun(site, encoder, types, watch, on_progress, factory, threads)
             run.store_rows(islice(records, site.progress.rows, None))
             run.finish(mode)
-        site.publish()
+        site.publish(on_wait=lambda: on_progress(BuildStatus("place", 0, None)))
     return BuildReport.read(target / REPORT_FILE)
 
 

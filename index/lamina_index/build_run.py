@@ -34,12 +34,13 @@ class BuildStatus:
     """What a running build tells.
 
     Attributes:
-        stage: `rows` while documents are read, embedded and stored, then `index`.
+        stage: `rows` while documents are read, embedded and stored, then `index`, and `place` if
+            another process has to be awaited before all is put in its place.
         rows: Records dealt with, those of interrupted runs included; then rows in the index.
         total_rows: How many there are, of records only about; None if that cannot be told.
     """
 
-    stage: Literal["rows", "index"]
+    stage: Literal["rows", "index", "place"]
     rows: int
     total_rows: int | None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +39,8 @@ from lamina_index.row_log import REJECTS_FILE, TRUNCATED_FILE
 from lamina_index.store import DocumentStore
 
 PROGRESS = "progress"
+_COMPACTION_SECONDS = 600.0
+"""How long a finished build waits for one; a service compacts by itself, at any moment."""
 RESERVE_FILE = ".reserve"
 RESERVE_BYTES = 128 << 10
 """Enough for SQLite to open a database that no process has open: its log and shared memory."""
@@ -64,10 +66,14 @@ class BuildSite:
     manifest: CollectionManifest
     progress: Progress
 
-    def publish(self) -> None:
+    def publish(self, on_wait: Callable[[], object] = lambda: None) -> None:
         """Close the store and put the folder in its place, in one step.
 
+        Args:
+            on_wait: Called if a compaction of the collection there has to end first.
+
         Raises:
+            CollectionBusyError: If it does not end within ten minutes, or others keep writing.
             CollectionExistsError: If something that the mode does not allow for has come to lie
                 there since the build began; what was built stays in its folder.
         """
@@ -76,7 +82,9 @@ class BuildSite:
             check_target(self.target, self.mode)
         (self.folder / RESERVE_FILE).unlink(missing_ok=True)
         if self.folder != self.target:
-            publish_collection(self.folder, self.target)
+            publish_collection(
+                self.folder, self.target, wait_seconds=_COMPACTION_SECONDS, on_wait=on_wait
+            )
 
     def abandon(self) -> None:
         """Close the store and remove the folder of a build that must not take its place."""

@@ -57,8 +57,11 @@ def progress_bar() -> Iterator[Callable[[BuildStatus], None]]:
         rows = bar.add_task("embedding", total=None)
         index = bar.add_task("building the index", total=None, visible=False)
 
+        place = bar.add_task("waiting for another process to end", total=None, visible=False)
+        tasks = {"rows": rows, "index": index, "place": place}
+
         def show(status: BuildStatus) -> None:
-            task = rows if status.stage == "rows" else index
+            task = tasks[status.stage]
             bar.update(task, completed=status.rows, total=status.total_rows, visible=True)
 
         yield show

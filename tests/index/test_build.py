@@ -3,12 +3,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lamina_index import backlog, build_blocks
+from lamina_index import backlog, build_blocks, build_site
 from lamina_index.build import BuildStatus, build_collection
 from lamina_index.build_plan import BuildPlan
 from lamina_index.build_report import BuildReport
@@ -408,6 +409,41 @@ def test_two_builds_of_one_collection_do_not_mix(tmp_path: Path, word_encoder: E
         pytest.raises(CollectionBusyError, match="another process"),
     ):
         build_collection([corpus], tmp_path / "c", word_encoder, mode="append")
+
+
+def test_a_replacement_waits_for_a_compaction_to_end(tmp_path: Path, word_encoder: Encoder) -> None:
+    build_collection([write_rows(tmp_path / "1.jsonl", numbered(5))], tmp_path / "c", word_encoder)
+    two = write_rows(tmp_path / "2.jsonl", numbered(2))
+    waits = []
+    with ExitStack() as compaction:
+        compaction.enter_context(writer_lock(tmp_path / "c"))
+
+        def tell(status: BuildStatus) -> None:
+            if status.stage == "place":
+                waits.append(len(stored(tmp_path / "c")))
+                compaction.close()
+
+        build_collection([two], tmp_path / "c", word_encoder, mode="replace", on_progress=tell)
+    assert waits == [5]
+    assert len(stored(tmp_path / "c")) == 2
+
+
+def test_a_replacement_that_waited_in_vain_is_put_in_place_by_the_same_command(
+    tmp_path: Path, word_encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_collection([write_rows(tmp_path / "1.jsonl", numbered(5))], tmp_path / "c", word_encoder)
+    two = write_rows(tmp_path / "2.jsonl", numbered(2))
+    monkeypatch.setattr(build_site, "_COMPACTION_SECONDS", 0.01)
+    with (
+        writer_lock(tmp_path / "c"),
+        pytest.raises(CollectionBusyError, match=r"another process .*run the same command again"),
+    ):
+        build_collection([two], tmp_path / "c", word_encoder, mode="replace")
+    assert len(stored(tmp_path / "c")) == 5
+    told: list[BuildStatus] = []
+    build_collection([two], tmp_path / "c", word_encoder, mode="replace", on_progress=told.append)
+    assert told == []  # nothing is read or embedded again
+    assert len(stored(tmp_path / "c")) == 2
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, word_encoder: Encoder) -> None:
