@@ -20,6 +20,7 @@ Collection = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a col
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 FormatName = Literal["jsonl", "csv", "tsv", "parquet", "text", "folder", "beir"]
 PrecisionName = Literal["int8", "fp32", "fp16"]
+DeviceName = Literal["auto", "cpu", "cuda"]
 Inputs = Annotated[
     list[str],
     typer.Option(
@@ -41,9 +42,7 @@ Precision = Annotated[
         help="Which of the encoder's graphs; by default the fastest that is right.",
     ),
 ]
-Device = Annotated[
-    Literal["auto", "cpu", "cuda"], typer.Option(envvar="LAMINA_DEVICE", help="Where it runs.")
-]
+Device = Annotated[DeviceName, typer.Option(envvar="LAMINA_DEVICE", help="Where it runs.")]
 Format = Annotated[
     FormatName | None,
     typer.Option("--format", help="Format of the inputs; by default from their names."),

@@ -9,6 +9,7 @@ import typer
 
 from lamina_index.commands.options import (
     Collection,
+    Device,
     EncoderName,
     Fusion,
     Json,
@@ -54,6 +55,7 @@ def search(
     ] = None,
     encoder: EncoderName = "default",
     precision: Precision = None,
+    device: Device = "auto",
     mode: Mode = "dense",
     fusion: Fusion = DEFAULT_FUSION,
     lexical_weight: LexicalWeight = DEFAULT_LEXICAL_WEIGHT,
@@ -108,9 +110,11 @@ def search(
     if rerank is not None:
         from lamina_index.reranker import OnnxReranker
 
-        reranker = OnnxReranker.load(rerank)
+        reranker = OnnxReranker.load(rerank, device=device)
     needs_encoder = similar is None and mode != "lexical"
-    loaded = OnnxEncoder.load(encoder, precision=precision) if needs_encoder else None
+    loaded = (
+        OnnxEncoder.load(encoder, precision=precision, device=device) if needs_encoder else None
+    )
     text = " ".join(query or ())
     with Searcher.open(collection, loaded, reranker) as searcher:
         if filter is not None:
