@@ -22,6 +22,7 @@ from lamina_index.build_site import check_target, claim_site, is_finished
 from lamina_index.collection import (
     MANIFEST_FILE,
     building_folder,
+    check_path,
     drop_replaced,
     is_collection,
     recover_swap,
@@ -86,12 +87,14 @@ def build_collection(
         EncoderOutputError: If the encoder fails on every text.
         ResumeError: See `resume`.
         StorageFullError: If the disk is full; what was there before is untouched.
+        LaminaError: If the path of the folder is not UTF-8.
         ValueError: If parts are longer than the encoder reads.
     """
     watch = Stopwatch()
     target = Path(os.path.realpath(folder))  # a link's folder is what gets replaced, not the link
     options = options or CorpusOptions()
     types = FieldTypes()
+    check_path(target)
     recover_swap(target)
     manifest = _manifest(target, mode, encoder, chunking)
     check = check_for(encoder, chunked=manifest.chunking is not None)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lamina_index.disk import disk_error
+from lamina_index.disk import disk_error, shown_path
 from lamina_index.errors import (
     CollectionBusyError,
     CollectionNotFoundError,
@@ -57,6 +57,18 @@ def replaced_folder(target: Path) -> Path:
     return beside(target, "old")
 
 
+def check_path(folder: Path) -> None:
+    """Refuse a place for a collection whose path FAISS cannot open and reports cannot name.
+
+    Raises:
+        LaminaError: If the path is not UTF-8.
+    """
+    if (shown := shown_path(folder)) != str(folder):
+        raise LaminaError(
+            f"{shown}: a collection's path must be UTF-8, and this is not; take another folder"
+        )
+
+
 def is_collection(folder: Path) -> bool:
     """Whether a collection lies at `folder`."""
     return (folder / MANIFEST_FILE).is_file()
@@ -71,7 +83,9 @@ def open_collection(
         CollectionNotFoundError: If no collection lies there.
         FormatError: If it is of another format version.
         DamagedError: If its database is missing or damaged.
+        LaminaError: If the path is not UTF-8.
     """
+    check_path(folder)
     recover_swap(folder)
     if not is_collection(folder):
         raise CollectionNotFoundError(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -240,6 +241,28 @@ def test_a_new_collection_of_a_header_alone_is_empty(tmp_path: Path, word_encode
     report = build_collection([tmp_path / "c.csv"], tmp_path / "c", word_encoder)
     assert (report.rows_read, report.documents) == (0, 0)
     assert found(tmp_path / "c", word_encoder, "text") == []
+
+
+def test_inputs_whose_names_are_not_utf8_are_read_and_named_with_escapes(
+    tmp_path: Path, word_encoder: Encoder
+) -> None:
+    notes = tmp_path / os.fsdecode(b"not\xe9s")
+    notes.mkdir()
+    (notes / os.fsdecode(b"na\xefve.md")).write_text("a note")
+    (notes / os.fsdecode(b"\xff.md")).write_bytes(b"\xff")
+    jsonl = tmp_path / os.fsdecode(b"caf\xe9.jsonl")
+    jsonl.write_text('{"id": "a", "text": "one"}\n{"id": "b"}\n')
+    lines = tmp_path / os.fsdecode(b"caf\xe9.txt")
+    lines.write_text("two\n")
+    inputs = [jsonl, lines, notes]
+    report = build_collection(inputs, tmp_path / "c", word_encoder)
+    assert set(stored(tmp_path / "c")) == {"a", r"caf\xe9.txt:1", r"na\xefve.md"}
+    rejects = (tmp_path / "c" / "rejects.jsonl").read_text().splitlines()
+    assert [json.loads(line)["file"] for line in rejects] == [
+        rf"{tmp_path}/caf\xe9.jsonl",
+        rf"{tmp_path}/not\xe9s/\xff.md",
+    ]
+    assert build_collection(inputs, tmp_path / "c", word_encoder, resume=True) == report
 
 
 def test_of_equal_ids_the_last_one_counts_within_and_across_files_and_runs(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any, get_args
 
@@ -222,6 +223,34 @@ def test_commands_on_no_collection_say_so(
     assert (code, err.count("\n")) == (1, 1)
     assert "no collection there" in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_collection_whose_path_is_not_utf8_is_refused_in_a_line(
+    collection: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(capsys, "snapshot", collection, tmp_path / "c.tar")[0] == 0
+    place = tmp_path / os.fsdecode(b"caf\xe9")
+    for arguments in (
+        ["build", "--input", corpus, "--collection", place / "c"],
+        ["restore", tmp_path / "c.tar", place],
+    ):
+        code, _, err = run(capsys, *arguments)
+        assert (code, err.count("\n")) == (1, 1)
+        assert rf"{tmp_path}/caf\xe9" in err
+        assert "must be UTF-8" in err
+        assert not place.exists()
+    collection.rename(place)
+    for arguments in (["info", place], ["export", place, "--output", "-"]):
+        assert run(capsys, *arguments)[0] == 1
+
+
+def test_an_output_whose_name_is_not_utf8_is_written(
+    collection: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / os.fsdecode(b"caf\xe9.jsonl")
+    told = result(capsys, "export", collection, "--output", output)
+    assert told == {"documents": 3, "output": rf"{tmp_path}/caf\xe9.jsonl"}
+    assert len(output.read_text().splitlines()) == 3
 
 
 def test_an_export_builds_the_same_collection_again(

@@ -319,9 +319,11 @@ def _is_from_environment(context: typer.Context, name: str) -> bool:
 
 def _command_line(given: Mapping[str, Any]) -> str:
     """Write the options so that the report can be repeated."""
+    from lamina_index.disk import shown_path
+
     words = ["lamina", "evaluate"]
     for name, value in given.items():
         option = f"--{name.replace('_', '-')}"
         for item in value if isinstance(value, list | tuple) else [value]:
-            words += [option] if item is True else [option, str(item)]
+            words += [option] if item is True else [option, shown_path(str(item))]
     return shlex.join(words)

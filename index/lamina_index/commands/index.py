@@ -201,13 +201,14 @@ def export(
 ) -> None:
     """Write all documents, and their vectors, to files that other tools and `build` can read."""
     from lamina_index.collection_export import export_documents, export_folder
+    from lamina_index.disk import shown_path
 
     if output.suffix == ".jsonl" or str(output) == "-":
         count = export_documents(collection, output)
     else:
         count = export_folder(collection, output)
     if json and str(output) != "-":
-        print_json({"documents": count, "output": str(output)})
+        print_json({"documents": count, "output": shown_path(output)})
     else:
         typer.echo(f"{count} documents written to {output}", err=True)
 

@@ -10,6 +10,7 @@ from lamina_index.corpus.beir import beir_corpus, is_beir_folder
 from lamina_index.corpus.fields import RESERVED_FIELDS
 from lamina_index.corpus.records import FORMATS, CorpusOptions, Format, quote
 from lamina_index.corpus.sources import STDIN
+from lamina_index.disk import shown_path
 from lamina_index.errors import CorpusError
 
 LINE_IDS = "line"
@@ -38,7 +39,7 @@ class Input:
     @property
     def name(self) -> str:
         """What stands before the colon in an id made of a line number."""
-        return "stdin" if self.path == STDIN else Path(self.path).name
+        return "stdin" if self.path == STDIN else shown_path(Path(self.path).name)
 
     @property
     def textual(self) -> bool:

@@ -185,7 +185,7 @@ def _records(source: Input) -> Generator[tuple[str, int, Values | RowError]]:
             rows = read_text_lines(path)
         case "folder":
             for file, values in read_folder(Path(path)):
-                yield str(file), 1, values
+                yield label(file), 1, values
             return
     for line, values in rows:
         yield name, line, values
