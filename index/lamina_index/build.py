@@ -29,7 +29,7 @@ from lamina_index.collection import (
 )
 from lamina_index.collection_changes import new_manifest
 from lamina_index.corpus import CorpusOptions, FieldTypes, read_corpus
-from lamina_index.corpus.inputs import resolve_inputs
+from lamina_index.corpus.inputs import check_stable_ids, resolve_inputs
 from lamina_index.disk import disk_errors_told
 from lamina_index.encoder import Encoder
 from lamina_index.errors import CollectionExistsError
@@ -80,8 +80,8 @@ def build_collection(
         CollectionNotFoundError: If there is no collection to append to.
         CollectionBusyError: If another process builds or writes there; one that compacts what is
             to be replaced is awaited for ten minutes.
-        CorpusError: If an input cannot be read, a replacement would hold nothing, or all rows of a
-            new collection are rejected.
+        CorpusError: If an input cannot be read, a replacement would hold nothing, all rows of a
+            new collection are rejected, or lines of a pipe are to be appended that have no ids.
         DamagedError: If the collection to append to is damaged.
         EncoderMismatchError: If the collection to append to was built by another encoder.
         EncoderOutputError: If the encoder fails on every text.
@@ -101,9 +101,12 @@ def build_collection(
     records = read_corpus(inputs, options, fields=types, check=check)
     if factory != "auto":
         make_index(factory, encoder.dimension)  # a bad factory shows now, not after hours
+    resolved = resolve_inputs(inputs, options)
+    if mode == "append":
+        check_stable_ids(resolved)
     plan = BuildPlan(
         append=mode == "append",
-        inputs=identify_inputs(resolve_inputs(inputs, options)),
+        inputs=identify_inputs(resolved),
         options=asdict(options),
         chunking=manifest.chunking,
         encoder=manifest.encoder,

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from lamina_index import __version__
 from lamina_index.corpus.folders import text_files
 from lamina_index.corpus.inputs import Input
-from lamina_index.corpus.sources import GZIP_MAGIC, STDIN
+from lamina_index.corpus.sources import GZIP_MAGIC
 from lamina_index.disk import shown_path
 from lamina_index.errors import CorpusError
 from lamina_index.manifest import Chunking, EncoderReference, FieldType
@@ -108,7 +108,7 @@ def estimate_rows(inputs: Sequence[InputIdentity]) -> int | None:
 
 def _identify(item: Input) -> InputIdentity:
     path = Path(item.path)
-    if item.path == STDIN or path.is_fifo():
+    if item.piped:
         return InputIdentity(path=shown_path(path), size_bytes=0, sha256="", lines=0)
     files = list(text_files(path)) if item.format == "folder" else [path]
     digest = hashlib.sha256()

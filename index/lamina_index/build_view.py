@@ -67,15 +67,15 @@ def progress_bar() -> Iterator[Callable[[BuildStatus], None]]:
         yield show
 
 
-def report_table(report: BuildReport) -> Table:
-    """Lay out what a build did."""
+def report_table(report: BuildReport, *, replaced_remark: str = "") -> Table:
+    """Lay out what a build did; the remark stands behind the number of replaced rows."""
     cut = report.truncation
     seconds = ", ".join(f"{stage} {value:.1f}" for stage, value in report.stage_seconds.items())
     facts = {
         "collection": report.collection,
         "rows read": _number(report.rows_read),
         "indexed": _number(report.rows_indexed),
-        "of these replaced": _number(report.rows_replaced),
+        "of these replaced": _number(report.rows_replaced, replaced_remark),
         "rejected": _number(report.rows_rejected, "see rejects.jsonl"),
         "truncated": _number(
             cut.texts,

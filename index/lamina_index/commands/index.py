@@ -24,6 +24,7 @@ from lamina_index.commands.options import (
     Threads,
     corpus_options,
     print_json,
+    replaced_remark,
 )
 from lamina_index.commands.writes import add, delete
 
@@ -87,6 +88,7 @@ def build(
     from lamina_index.terminal import print_table
 
     options = corpus_options(file_format, id_field, text_field, delimiter)
+    remark = replaced_remark(inputs, options)
     loaded = OnnxEncoder.load(encoder, precision=precision, device=device, threads=threads)
     if chunk is not None and chunk > longest_part(loaded):
         raise typer.BadParameter(
@@ -112,7 +114,7 @@ def build(
     if json:
         typer.echo(report.model_dump_json(indent=2))
     else:
-        print_table(report_table(report))
+        print_table(report_table(report, replaced_remark=remark))
     if strict and report.rows_rejected:
         raise RejectedRowsError(
             f"{report.rows_rejected} of {report.rows_read} rows were rejected, the others are "

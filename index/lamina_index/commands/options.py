@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -100,6 +100,18 @@ def corpus_options(
         return CorpusOptions(file_format, id_field, text_field, delimiter)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def replaced_remark(inputs: Sequence[str], options: CorpusOptions) -> str:
+    """Say by what documents are replaced where ids are made of lines; nothing where they are not.
+
+    Raises:
+        CorpusError: If an input is missing or of unknown format.
+    """
+    from lamina_index.corpus.inputs import resolve_inputs
+
+    by_line = any(source.line_ids for source in resolve_inputs(inputs, options))
+    return "by lines of a file of the same name" if by_line else ""
 
 
 def print_json(value: object) -> None:
