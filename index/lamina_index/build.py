@@ -115,12 +115,11 @@ def build_collection(
         drop_replaced(target)
         return BuildReport.read(target / REPORT_FILE)
     check_target(target, mode)
-    safe = (
-        "it holds the rows of the finished blocks"
-        if mode == "append"
-        else f"it is as it was, what this build has stored is in {building_folder(target)}"
-    )
-    when_full = f"{safe}. Free some space and run the same command again to go on"
+    safe = "it holds the rows of the finished blocks" if mode == "append" else "it is as it was"
+    if mode != "append" and plan.repeatable:
+        safe += f", what this build has stored is in {building_folder(target)}"
+    then = "to go on" if plan.repeatable else "to start over; a pipe cannot be read again"
+    when_full = f"{safe}. Free some space and run the same command again {then}"
     with (
         disk_errors_told(target, when_full=when_full),
         claim_site(target, mode, plan, manifest, resume=resume) as site,

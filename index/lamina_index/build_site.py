@@ -2,8 +2,9 @@
 
 A new or replacing build of `data/quora` works in `data/.quora.building`, so whatever happens to it
 the collection is as it was. The same command run again continues what it finds there, since that
-ends with the same collection as starting over. What a build of other inputs or options left there
-is dropped, unless `resume` asks to continue it, which is then refused.
+ends with the same collection as starting over. A build of a pipe, which cannot be read again,
+leaves nothing when it fails. What a build of other inputs or options left there is dropped, unless
+`resume` asks to continue it, which is then refused.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class BuildSite:
         Raises:
             CollectionBusyError: If it does not end within ten minutes, or others keep writing.
             CollectionExistsError: If something that the mode does not allow for has come to lie
-                there since the build began; what was built stays in its folder.
+                there since the build began.
         """
         self.store.close()
         if self.folder != self.target:
@@ -119,14 +120,26 @@ def claim_site(
     with writer_lock(folder):
         drop_replaced(target)
         site = _continue(target, folder, mode, plan, resume=resume)
-        if site is None and mode == "append":
-            site = _start_append(target, plan)
-        elif site is None:
-            site = _start(target, folder, mode, plan, manifest)
-        for stray in folder.glob(".*.json.*"):  # of an atomic write that was killed
-            stray.unlink()
-        with _space_kept_back(folder), site.store:
-            yield site
+        with _removed_on_failure(folder, wanted=folder != target and not plan.repeatable):
+            if site is None and mode == "append":
+                site = _start_append(target, plan)
+            elif site is None:
+                site = _start(target, folder, mode, plan, manifest)
+            for stray in folder.glob(".*.json.*"):  # of an atomic write that was killed
+                stray.unlink()
+            with _space_kept_back(folder), site.store:
+                yield site
+
+
+@contextmanager
+def _removed_on_failure(folder: Path, *, wanted: bool) -> Iterator[None]:
+    """Leave nothing of a build that cannot be gone on with."""
+    try:
+        yield
+    except BaseException:
+        if wanted:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 @contextmanager

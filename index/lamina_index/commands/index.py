@@ -81,6 +81,7 @@ def build(
     from lamina_index.build import build_collection
     from lamina_index.build_view import progress_bar, report_table
     from lamina_index.chunking import longest_part
+    from lamina_index.corpus.inputs import is_piped
     from lamina_index.encoder import OnnxEncoder
     from lamina_index.errors import RejectedRowsError
     from lamina_index.manifest import Chunking
@@ -109,7 +110,8 @@ def build(
                 on_progress=on_progress,
             )
     except KeyboardInterrupt:
-        typer.echo("lamina: interrupted; run the same command again to go on", err=True)
+        then = "start over" if any(map(is_piped, inputs)) else "go on"
+        typer.echo(f"lamina: interrupted; run the same command again to {then}", err=True)
         raise
     if json:
         typer.echo(report.model_dump_json(indent=2))
