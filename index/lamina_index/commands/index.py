@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -197,20 +197,28 @@ def export(
     output: Annotated[
         Path,
         typer.Option(
-            help="A .jsonl file or - for documents alone; else a new folder for documents.jsonl "
+            help="A .jsonl or .parquet file, or -, for documents alone; else a new folder for them "
             "and embeddings.npy, row by row the same."
         ),
     ],
+    documents_format: Annotated[
+        Literal["jsonl", "parquet"],
+        typer.Option("--format", help="Of the documents in a folder; a file's name tells its own."),
+    ] = "jsonl",
     json: Json = False,
 ) -> None:
     """Write all documents, and their vectors, to files that other tools and `build` can read."""
     from lamina_index.collection_export import export_documents, export_folder
     from lamina_index.disk import shown_path
 
-    if output.suffix == ".jsonl" or str(output) == "-":
+    if output.suffix == ".parquet":
+        count = export_documents(collection, output, "parquet")
+    elif output.suffix == ".jsonl" or str(output) == "-":
+        if documents_format != "jsonl":
+            raise typer.BadParameter(f"--format {documents_format}: {output} takes JSON Lines")
         count = export_documents(collection, output)
     else:
-        count = export_folder(collection, output)
+        count = export_folder(collection, output, documents_format)
     if json and str(output) != "-":
         print_json({"documents": count, "output": shown_path(output)})
     else:
