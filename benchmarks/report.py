@@ -422,23 +422,6 @@ def int8(results: Results) -> str:
     return table_of(head, rows) + source(record)
 
 
-def int8_corpus(results: Results) -> str:
-    """The best ways of making int8, on the whole corpus."""
-    record = results["int8_study"]
-    rows = [
-        [
-            name,
-            f"{row['mrr@10']:.4f}",
-            f"{row['mrr@10_difference']:+.4f} ± {row['standard_error']:.4f}",
-            f"{row['top10_overlap']:.3f}",
-            f"{row['cosine_mean']:.4f}",
-        ]
-        for name, row in record["results"].get("full", {"variants": {}})["variants"].items()
-    ]
-    head = ["variant", "MRR@10", "to fp32", "top-10 overlap", "cosine, mean"]
-    return table_of(head, rows) + source(record) if rows else ""
-
-
 def encoders(results: Results) -> str:
     """Quality, speed and size of encoders, each beside the first."""
     record = results["encoders"]
@@ -562,7 +545,6 @@ TABLES: dict[str, tuple[set[str], Callable[[Results], str]]] = {
     "live": ({"live"}, live),
     "rerank": ({"rerank"}, rerank),
     "int8": ({"int8_study"}, int8),
-    "int8-corpus": ({"int8_study"}, int8_corpus),
     "encoders": ({"encoders"}, encoders),
     "dropout-noise": ({"dropout_noise"}, dropout_noise),
     "gpu": ({"gpu"}, gpu),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from lamina_index.compaction import compact
 from lamina_index.corpus import CorpusOptions, Document, FieldTypes, Rejected, read_corpus
+from lamina_index.corpus.inputs import check_stable_ids, resolve_inputs
 from lamina_index.encoder import Encoder
 from lamina_index.errors import BacklogFullError, CollectionBusyError
 from lamina_index.writer import CollectionWriter, Fault, Written
@@ -64,9 +65,11 @@ def add_documents(
         on_progress: Told what is done after each block.
 
     Raises:
-        CorpusError: If an input cannot be read.
+        CorpusError: If an input cannot be read, or is a pipe of lines without ids.
         LaminaError: As `CollectionWriter.open` and `upsert`.
     """
+    options = options or CorpusOptions()
+    check_stable_ids(resolve_inputs(inputs, options))
     report = AddReport()
     with CollectionWriter.open(folder, encoder, max_backlog=max_backlog) as writer:
         types = FieldTypes(writer.fields)

@@ -9,7 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lamina_index.archive_format import check_end, opened_archive, read_member
-from lamina_index.collection import LOCK_FILE, beside, recover_swap, verify_collection, writer_lock
+from lamina_index.collection import (
+    LOCK_FILE,
+    beside,
+    check_path,
+    recover_swap,
+    verify_collection,
+    writer_lock,
+)
 from lamina_index.disk import disk_errors_told
 from lamina_index.errors import CollectionExistsError, DamagedError
 from lamina_index.manifest import ArchiveManifest, sync_folder
@@ -37,8 +44,10 @@ def restore_archive(
         DamagedError: If the archive is not as it was written.
         FormatError: If it is no archive, or one of a format that this version does not read.
         StorageFullError: If the disk is full.
+        LaminaError: If the path of the folder is not UTF-8.
     """
     target = folder.absolute()
+    check_path(target)
     recover_swap(target)
     _check_free(target)
     working = beside(target, "restoring")

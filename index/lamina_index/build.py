@@ -22,13 +22,14 @@ from lamina_index.build_site import check_target, claim_site, is_finished
 from lamina_index.collection import (
     MANIFEST_FILE,
     building_folder,
+    check_path,
     drop_replaced,
     is_collection,
     recover_swap,
 )
 from lamina_index.collection_changes import new_manifest
 from lamina_index.corpus import CorpusOptions, FieldTypes, read_corpus
-from lamina_index.corpus.inputs import resolve_inputs
+from lamina_index.corpus.inputs import check_stable_ids, resolve_inputs
 from lamina_index.disk import disk_errors_told
 from lamina_index.encoder import Encoder
 from lamina_index.errors import CollectionExistsError
@@ -71,34 +72,41 @@ def build_collection(
         resume: Insist on continuing an interrupted build, which is refused if the one found is of
             other inputs or options. If this very build is complete already, its report is given.
             Without it an equal build is continued and any other dropped.
-        on_progress: Called after each block of rows, and while the index is built.
+        on_progress: Called after each block of rows, while the index is built, and before a wait.
 
     Raises:
         CollectionExistsError: If the folder holds something that the mode does not allow for, or
             a collection to append to that splits texts otherwise.
         CollectionNotFoundError: If there is no collection to append to.
-        CollectionBusyError: If another process builds or writes there.
-        CorpusError: If an input cannot be read, or a replacement would hold nothing.
+        CollectionBusyError: If another process builds or writes there; one that compacts what is
+            to be replaced is awaited for ten minutes.
+        CorpusError: If an input cannot be read, a replacement would hold nothing, all rows of a
+            new collection are rejected, or lines of a pipe are to be appended that have no ids.
         DamagedError: If the collection to append to is damaged.
         EncoderMismatchError: If the collection to append to was built by another encoder.
         EncoderOutputError: If the encoder fails on every text.
         ResumeError: See `resume`.
         StorageFullError: If the disk is full; what was there before is untouched.
+        LaminaError: If the path of the folder is not UTF-8.
         ValueError: If parts are longer than the encoder reads.
     """
     watch = Stopwatch()
     target = Path(os.path.realpath(folder))  # a link's folder is what gets replaced, not the link
     options = options or CorpusOptions()
     types = FieldTypes()
+    check_path(target)
     recover_swap(target)
     manifest = _manifest(target, mode, encoder, chunking)
     check = check_for(encoder, chunked=manifest.chunking is not None)
     records = read_corpus(inputs, options, fields=types, check=check)
     if factory != "auto":
         make_index(factory, encoder.dimension)  # a bad factory shows now, not after hours
+    resolved = resolve_inputs(inputs, options)
+    if mode == "append":
+        check_stable_ids(resolved)
     plan = BuildPlan(
         append=mode == "append",
-        inputs=identify_inputs(resolve_inputs(inputs, options)),
+        inputs=identify_inputs(resolved),
         options=asdict(options),
         chunking=manifest.chunking,
         encoder=manifest.encoder,
@@ -107,12 +115,11 @@ def build_collection(
         drop_replaced(target)
         return BuildReport.read(target / REPORT_FILE)
     check_target(target, mode)
-    safe = (
-        "it holds the rows of the finished blocks"
-        if mode == "append"
-        else f"it is as it was, what this build has stored is in {building_folder(target)}"
-    )
-    when_full = f"{safe}. Free some space and run the same command again to go on"
+    safe = "it holds the rows of the finished blocks" if mode == "append" else "it is as it was"
+    if mode != "append" and plan.repeatable:
+        safe += f", what this build has stored is in {building_folder(target)}"
+    then = "to go on" if plan.repeatable else "to start over; a pipe cannot be read again"
+    when_full = f"{safe}. Free some space and run the same command again {then}"
     with (
         disk_errors_told(target, when_full=when_full),
         claim_site(target, mode, plan, manifest, resume=resume) as site,
@@ -122,7 +129,7 @@ def build_collection(
             run = BuildRun(site, encoder, types, watch, on_progress, factory, threads)
             run.store_rows(islice(records, site.progress.rows, None))
             run.finish(mode)
-        site.publish()
+        site.publish(on_wait=lambda: on_progress(BuildStatus("place", 0, None)))
     return BuildReport.read(target / REPORT_FILE)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from lamina_index import __version__
 from lamina_index.corpus.folders import text_files
 from lamina_index.corpus.inputs import Input
-from lamina_index.corpus.sources import GZIP_MAGIC, STDIN
+from lamina_index.corpus.sources import GZIP_MAGIC
+from lamina_index.disk import shown_path
 from lamina_index.errors import CorpusError
 from lamina_index.manifest import Chunking, EncoderReference, FieldType
 
@@ -106,15 +108,15 @@ def estimate_rows(inputs: Sequence[InputIdentity]) -> int | None:
 
 def _identify(item: Input) -> InputIdentity:
     path = Path(item.path)
-    if item.path == STDIN or path.is_fifo():
-        return InputIdentity(path=str(path), size_bytes=0, sha256="", lines=0)
+    if item.piped:
+        return InputIdentity(path=shown_path(path), size_bytes=0, sha256="", lines=0)
     files = list(text_files(path)) if item.format == "folder" else [path]
     digest = hashlib.sha256()
     size_bytes = lines = 0
     packed = item.format == "parquet"
     try:
         for file in files:
-            digest.update(f"{file.relative_to(path)}\0{file.stat().st_size}\0".encode())
+            digest.update(os.fsencode(f"{file.relative_to(path)}\0{file.stat().st_size}\0"))
             with file.open("rb") as stream:
                 packed |= stream.read(len(GZIP_MAGIC)) == GZIP_MAGIC
                 stream.seek(0)
@@ -129,5 +131,5 @@ def _identify(item: Input) -> InputIdentity:
     elif packed:
         lines = 0
     return InputIdentity(
-        path=str(path), size_bytes=size_bytes, sha256=digest.hexdigest(), lines=lines
+        path=shown_path(path), size_bytes=size_bytes, sha256=digest.hexdigest(), lines=lines
     )

@@ -34,12 +34,13 @@ class BuildStatus:
     """What a running build tells.
 
     Attributes:
-        stage: `rows` while documents are read, embedded and stored, then `index`.
+        stage: `rows` while documents are read, embedded and stored, then `index`, and `place` if
+            another process has to be awaited before all is put in its place.
         rows: Records dealt with, those of interrupted runs included; then rows in the index.
         total_rows: How many there are, of records only about; None if that cannot be told.
     """
 
-    stage: Literal["rows", "index"]
+    stage: Literal["rows", "index", "place"]
     rows: int
     total_rows: int | None
 
@@ -91,17 +92,13 @@ class BuildRun:
         """Build the index, check that nothing is missing, and write the report.
 
         Raises:
-            CorpusError: If a replacement would hold nothing.
+            CorpusError: If a replacement would hold nothing, or all rows of a new collection are
+                rejected. A new one of inputs without a row is made, and is empty.
             DamagedError: If vectors, documents and rows of the index are not the same number.
         """
         store, progress = self._site.store, self._progress
-        if mode == "replace" and progress.rows > 0 and progress.indexed == 0:
-            first = orjson.loads(self._rejects.first_line())
-            self._site.abandon()
-            raise CorpusError(
-                f"not one of {progress.rows} rows can be indexed, so {self._site.target} stays as "
-                f"it was; the first, {first['file']}:{first['line']}: {first['reason']}"
-            )
+        if progress.indexed == 0 and (mode == "replace" or (mode == "new" and progress.rows)):
+            raise self._refuse_empty(mode)
         snapshot = self._write_snapshot()
         self._check_complete(snapshot)
         report = BuildReport(
@@ -128,6 +125,22 @@ class BuildRun:
         report.write(self._site.folder / REPORT_FILE)
         finished = progress.model_copy(update={"finished": True})
         store.set_meta(PROGRESS, finished.model_dump(mode="json"))
+
+    def _refuse_empty(self, mode: Mode) -> CorpusError:
+        """Remove what was built and say why; of the rejected rows the first stands for all."""
+        progress, target = self._progress, self._site.target
+        spared = f"{target} stays as it was" if mode == "replace" else f"{target} is not made"
+        if progress.rows == 0:
+            inputs = ", ".join(item.path for item in progress.plan.inputs)
+            found = f"{inputs}: not one row, so {spared}; see whether the input is whole"
+        else:
+            first = orjson.loads(self._rejects.first_line())
+            found = (
+                f"not one of {progress.rows} rows can be indexed, so {spared}; the first, "
+                f"{first['file']}:{first['line']}: {first['reason']}"
+            )
+        self._site.abandon()
+        return CorpusError(found)
 
     def _read(self, stream: Iterator[Block]) -> Block | None:
         with self._watch.stage("read"):

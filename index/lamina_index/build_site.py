@@ -2,15 +2,16 @@
 
 A new or replacing build of `data/quora` works in `data/.quora.building`, so whatever happens to it
 the collection is as it was. The same command run again continues what it finds there, since that
-ends with the same collection as starting over. What a build of other inputs or options left there
-is dropped, unless `resume` asks to continue it, which is then refused.
+ends with the same collection as starting over. A build of a pipe, which cannot be read again,
+leaves nothing when it fails. What a build of other inputs or options left there is dropped, unless
+`resume` asks to continue it, which is then refused.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,8 @@ from lamina_index.row_log import REJECTS_FILE, TRUNCATED_FILE
 from lamina_index.store import DocumentStore
 
 PROGRESS = "progress"
+_COMPACTION_SECONDS = 600.0
+"""How long a finished build waits for one; a service compacts by itself, at any moment."""
 RESERVE_FILE = ".reserve"
 RESERVE_BYTES = 128 << 10
 """Enough for SQLite to open a database that no process has open: its log and shared memory."""
@@ -64,19 +67,25 @@ class BuildSite:
     manifest: CollectionManifest
     progress: Progress
 
-    def publish(self) -> None:
+    def publish(self, on_wait: Callable[[], object] = lambda: None) -> None:
         """Close the store and put the folder in its place, in one step.
 
+        Args:
+            on_wait: Called if a compaction of the collection there has to end first.
+
         Raises:
+            CollectionBusyError: If it does not end within ten minutes, or others keep writing.
             CollectionExistsError: If something that the mode does not allow for has come to lie
-                there since the build began; what was built stays in its folder.
+                there since the build began.
         """
         self.store.close()
         if self.folder != self.target:
             check_target(self.target, self.mode)
         (self.folder / RESERVE_FILE).unlink(missing_ok=True)
         if self.folder != self.target:
-            publish_collection(self.folder, self.target)
+            publish_collection(
+                self.folder, self.target, wait_seconds=_COMPACTION_SECONDS, on_wait=on_wait
+            )
 
     def abandon(self) -> None:
         """Close the store and remove the folder of a build that must not take its place."""
@@ -111,14 +120,26 @@ def claim_site(
     with writer_lock(folder):
         drop_replaced(target)
         site = _continue(target, folder, mode, plan, resume=resume)
-        if site is None and mode == "append":
-            site = _start_append(target, plan)
-        elif site is None:
-            site = _start(target, folder, mode, plan, manifest)
-        for stray in folder.glob(".*.json.*"):  # of an atomic write that was killed
-            stray.unlink()
-        with _space_kept_back(folder), site.store:
-            yield site
+        with _removed_on_failure(folder, wanted=folder != target and not plan.repeatable):
+            if site is None and mode == "append":
+                site = _start_append(target, plan)
+            elif site is None:
+                site = _start(target, folder, mode, plan, manifest)
+            for stray in folder.glob(".*.json.*"):  # of an atomic write that was killed
+                stray.unlink()
+            with _space_kept_back(folder), site.store:
+                yield site
+
+
+@contextmanager
+def _removed_on_failure(folder: Path, *, wanted: bool) -> Iterator[None]:
+    """Leave nothing of a build that cannot be gone on with."""
+    try:
+        yield
+    except BaseException:
+        if wanted:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 @contextmanager

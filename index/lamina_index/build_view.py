@@ -57,22 +57,25 @@ def progress_bar() -> Iterator[Callable[[BuildStatus], None]]:
         rows = bar.add_task("embedding", total=None)
         index = bar.add_task("building the index", total=None, visible=False)
 
+        place = bar.add_task("waiting for another process to end", total=None, visible=False)
+        tasks = {"rows": rows, "index": index, "place": place}
+
         def show(status: BuildStatus) -> None:
-            task = rows if status.stage == "rows" else index
+            task = tasks[status.stage]
             bar.update(task, completed=status.rows, total=status.total_rows, visible=True)
 
         yield show
 
 
-def report_table(report: BuildReport) -> Table:
-    """Lay out what a build did."""
+def report_table(report: BuildReport, *, replaced_remark: str = "") -> Table:
+    """Lay out what a build did; the remark stands behind the number of replaced rows."""
     cut = report.truncation
     seconds = ", ".join(f"{stage} {value:.1f}" for stage, value in report.stage_seconds.items())
     facts = {
         "collection": report.collection,
         "rows read": _number(report.rows_read),
         "indexed": _number(report.rows_indexed),
-        "of these replaced": _number(report.rows_replaced),
+        "of these replaced": _number(report.rows_replaced, replaced_remark),
         "rejected": _number(report.rows_rejected, "see rejects.jsonl"),
         "truncated": _number(
             cut.texts,

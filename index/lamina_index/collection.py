@@ -11,11 +11,11 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lamina_index.disk import disk_error
+from lamina_index.disk import disk_error, shown_path
 from lamina_index.errors import (
     CollectionBusyError,
     CollectionNotFoundError,
@@ -37,6 +37,7 @@ LOCK_FILE = ".lock"
 WRITE_LOCK_FILE = ".write-lock"
 _SWAP_SECONDS = 5.0
 _TURN_SECONDS = 10.0
+_SHORTEST_PAUSE_SECONDS = 0.0005
 _LONGEST_PAUSE_SECONDS = 0.005
 
 
@@ -56,6 +57,18 @@ def replaced_folder(target: Path) -> Path:
     return beside(target, "old")
 
 
+def check_path(folder: Path) -> None:
+    """Refuse a place for a collection whose path FAISS cannot open and reports cannot name.
+
+    Raises:
+        LaminaError: If the path is not UTF-8.
+    """
+    if (shown := shown_path(folder)) != str(folder):
+        raise LaminaError(
+            f"{shown}: a collection's path must be UTF-8, and this is not; take another folder"
+        )
+
+
 def is_collection(folder: Path) -> bool:
     """Whether a collection lies at `folder`."""
     return (folder / MANIFEST_FILE).is_file()
@@ -70,7 +83,9 @@ def open_collection(
         CollectionNotFoundError: If no collection lies there.
         FormatError: If it is of another format version.
         DamagedError: If its database is missing or damaged.
+        LaminaError: If the path is not UTF-8.
     """
+    check_path(folder)
     recover_swap(folder)
     if not is_collection(folder):
         raise CollectionNotFoundError(
@@ -82,22 +97,28 @@ def open_collection(
 
 
 @contextmanager
-def writer_lock(folder: Path) -> Iterator[None]:
+def writer_lock(
+    folder: Path, *, wait_seconds: float = 0, on_wait: Callable[[], object] = lambda: None
+) -> Iterator[None]:
     """Be the only one that builds, compacts, replaces or removes a collection, in a block.
 
     Single writes go on meanwhile: those take turns by `write_turn`. Whoever needs both takes this
     one first. The lock goes with the process, however it ends. It lies in the folder and moves
     with it.
 
+    Args:
+        folder: The collection's.
+        wait_seconds: How long to wait for another who holds it.
+        on_wait: Called once if that is needed.
+
     Raises:
         CollectionBusyError: If another holds it, or has just replaced the folder.
         CollectionNotFoundError: If there is no such folder.
     """
-    with _lock_file(folder, LOCK_FILE) as descriptor:
-        if not _try_lock(folder / LOCK_FILE, descriptor):
-            raise CollectionBusyError(
-                f"{folder}: another process is writing to this collection; wait until it has ended"
-            )
+    busy = "another process is writing to this collection; wait until it has ended"
+    if wait_seconds:
+        busy += f", which it has not in {wait_seconds:.0f} seconds, and run the same command again"
+    with _awaited(folder, LOCK_FILE, wait_seconds, busy, on_wait):
         yield
 
 
@@ -115,21 +136,34 @@ def write_turn(folder: Path) -> Iterator[int]:
         CollectionBusyError: If the turn did not come within ten seconds.
         CollectionNotFoundError: If there is no such folder.
     """
-    deadline = time.monotonic() + _TURN_SECONDS
-    pause = 0.0005
+    busy = f"others kept writing to this collection for {_TURN_SECONDS:.0f} seconds; try again"
+    with _awaited(folder, WRITE_LOCK_FILE, _TURN_SECONDS, busy) as descriptor:
+        yield descriptor
+
+
+@contextmanager
+def _awaited(
+    folder: Path,
+    name: str,
+    seconds: float,
+    busy: str,
+    on_wait: Callable[[], object] = lambda: None,
+) -> Iterator[int]:
+    """Hold the lock of a file in the folder as soon as nobody else does; gives its descriptor."""
+    deadline = time.monotonic() + seconds
+    pause = 0.0
     while True:
         # opened again each time: while it waits, another folder may take the place of this one
-        with _lock_file(folder, WRITE_LOCK_FILE) as descriptor:
-            if _try_lock(folder / WRITE_LOCK_FILE, descriptor):
+        with _lock_file(folder, name) as descriptor:
+            if _try_lock(folder / name, descriptor):
                 yield descriptor
                 return
-        if time.monotonic() > deadline:
-            raise CollectionBusyError(
-                f"{folder}: others kept writing to this collection for {_TURN_SECONDS:.0f} "
-                "seconds; try again"
-            )
+        if time.monotonic() >= deadline:
+            raise CollectionBusyError(f"{folder}: {busy}")
+        if not pause:
+            on_wait()
+        pause = min(2 * pause or _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
         time.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
 @contextmanager
@@ -156,7 +190,13 @@ def _try_lock(path: Path, descriptor: int) -> bool:
         return False
 
 
-def publish_collection(new: Path, target: Path) -> None:
+def publish_collection(
+    new: Path,
+    target: Path,
+    *,
+    wait_seconds: float = 0,
+    on_wait: Callable[[], object] = lambda: None,
+) -> None:
     """Let a finished collection take its place, instead of the one that may be there.
 
     A kill between the two renames leaves the old collection under another name, from where
@@ -165,16 +205,19 @@ def publish_collection(new: Path, target: Path) -> None:
     Args:
         new: The finished collection, in the same parent folder as the target.
         target: Its place.
+        wait_seconds: How long to wait for another process that builds or compacts the collection
+            that is there.
+        on_wait: Called once if that is needed.
 
     Raises:
-        CollectionBusyError: If another process builds, compacts, or keeps writing to the collection
-            that is there.
+        CollectionBusyError: If that does not end in time, or others keep writing to it.
     """
     if is_collection(target):
         old = replaced_folder(target)
         if old.exists():
             shutil.rmtree(old)
-        with writer_lock(target), write_turn(target):
+        lock = writer_lock(target, wait_seconds=wait_seconds, on_wait=on_wait)
+        with lock, write_turn(target):
             target.rename(old)
             new.rename(target)
             sync_folder(target.absolute().parent)

@@ -12,6 +12,7 @@ from lamina_index.collection import (
     LOCK_FILE,
     MANIFEST_FILE,
     beside,
+    check_path,
     is_collection,
     recover_swap,
     replaced_folder,
@@ -71,7 +72,9 @@ def create_collection(folder: Path, manifest: CollectionManifest) -> None:
         CollectionExistsError: If there is something at `folder`.
         CollectionBusyError: If another process makes it at this moment.
         StorageFullError: If the disk is full; nothing is left behind then.
+        LaminaError: If the path is not UTF-8.
     """
+    check_path(folder)
     recover_swap(folder)
     working = beside(folder, "creating")
     with disk_errors_told(folder, when_full="the collection was not made"):

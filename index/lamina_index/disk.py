@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,11 @@ from pathlib import Path
 from lamina_index.errors import LaminaError, ReadOnlyError, StorageFullError
 
 _NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+def shown_path(path: str | Path) -> str:
+    r"""A path as it can be printed and stored: bytes that are not UTF-8 become escapes (`\xe9`)."""
+    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 @contextmanager

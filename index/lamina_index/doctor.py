@@ -10,11 +10,15 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from lamina_index import __version__
 from lamina_index.errors import LaminaError
 from lamina_index.runtime import available_threads, cpu_features
+
+if TYPE_CHECKING:
+    from lamina_index.manifest import Precision
+    from lamina_index.onnx_session import Device
 
 State = Literal["ok", "note", "wrong"]
 
@@ -28,11 +32,15 @@ class Finding:
     detail: str
 
 
-def examine(encoder: str = "default") -> Iterator[Finding]:
+def examine(
+    encoder: str = "default", precision: Precision | None = None, device: Device = "auto"
+) -> Iterator[Finding]:
     """Run every check, the quick ones first.
 
     Args:
         encoder: Name or folder of the encoder to load and prove on its probes.
+        precision: Which of its graphs, as for `OnnxEncoder.load`.
+        device: Where it is to run, likewise.
     """
     yield Finding(
         "lamina", "ok", f"{__version__}, Python {platform.python_version()} at {sys.prefix}"
@@ -41,7 +49,7 @@ def examine(encoder: str = "default") -> Iterator[Finding]:
     yield _runtimes()
     yield _cpu()
     yield _sqlite()
-    yield from _guarded("encoder", lambda: _encoder(encoder))
+    yield from _guarded("encoder", lambda: _encoder(encoder, precision, device))
 
 
 def _guarded(check: str, run: Callable[[], Finding]) -> Iterator[Finding]:
@@ -115,10 +123,10 @@ def _sqlite() -> Finding:
     return Finding("sqlite", "ok", f"{release} with FTS5")
 
 
-def _encoder(name: str) -> Finding:
+def _encoder(name: str, precision: Precision | None, device: Device) -> Finding:
     from lamina_index.encoder import OnnxEncoder
 
-    encoder = OnnxEncoder.load(name, threads=1)
+    encoder = OnnxEncoder.load(name, precision=precision, device=device, threads=1)
     encoder.close()
     return Finding(
         "encoder",

@@ -19,7 +19,7 @@ from lamina_index.corpus import (
 )
 from lamina_index.corpus.inputs import LINE_IDS
 from lamina_index.corpus.objects import read_objects
-from lamina_index.corpus.sources import decode, read_lines
+from lamina_index.corpus.sources import decode, label, read_lines
 from lamina_index.errors import EvaluationError
 from lamina_index.evaluate import JudgedQueries, judge_queries
 from lamina_index.quora_split import QuoraSplit
@@ -70,9 +70,9 @@ def inputs_from_files(
     """
     judged = _judged(queries, qrels, split=split, keep_self=keep_self)
     if corpus is None:
-        return EvaluationInputs(judged, None, [str(queries), str(qrels)])
+        return EvaluationInputs(judged, None, [label(queries), label(qrels)])
     records = read_corpus([corpus], _corpus_options(corpus, text_field))
-    return EvaluationInputs(judged, records, [str(queries), str(qrels), str(corpus)])
+    return EvaluationInputs(judged, records, [label(queries), label(qrels), label(corpus)])
 
 
 def inputs_from_beir(
@@ -88,14 +88,14 @@ def inputs_from_beir(
     files = beir_files(folder, split)
     judged = _judged(files.queries, files.qrels, split=None, keep_self=keep_self)
     records = read_corpus([folder], CorpusOptions(format="beir"))
-    return EvaluationInputs(replace(judged, split=split), records, [str(folder)])
+    return EvaluationInputs(replace(judged, split=split), records, [label(folder)])
 
 
 def inputs_from_quora(release: Path, split: QuoraSplit) -> EvaluationInputs:
     """Take the split that was built from Quora's release."""
     judged = judge_queries(split.queries, split.qrels)
     records = (Document(question, text) for question, text in split.corpus.items())
-    return EvaluationInputs(judged, records, [str(release)])
+    return EvaluationInputs(judged, records, [label(release)])
 
 
 def with_distractors(
@@ -112,7 +112,7 @@ def with_distractors(
     for number, file in enumerate(files):
         options = replace(_corpus_options(file, text_field), id_field=LINE_IDS)
         parts.append(_with_prefix(read_corpus([file], options), f"{DISTRACTOR_PREFIX}{number}:"))
-    sources = [*inputs.sources, *map(str, files)]
+    sources = [*inputs.sources, *map(label, files)]
     return replace(inputs, corpus=chain.from_iterable(parts), sources=sources)
 
 

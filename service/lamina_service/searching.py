@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import orjson
@@ -20,19 +19,16 @@ from lamina_index.errors import (
 )
 from lamina_index.filters import parse_filter
 from lamina_index.group_codes import check_group_field
-from lamina_index.hits import Hit
 from lamina_index.manifest import FieldType
-from lamina_index.matching import Facet
 from lamina_index.query_encoding import EncodedQuery, encode_queries
 from lamina_index.search_options import SearchOptions
+from lamina_index.search_reply import reply_values, took_milliseconds
 from lamina_index.search_stages import SearchResult
 from lamina_index.searcher import Searcher
 from lamina_service.errors import InvalidRequestError
 from lamina_service.search_schemas import SearchRequest, SimilarRequest
 from lamina_service.service import Service
 
-STAGES = ("queue", "encode", "search", "fetch")
-RERANK_STAGE = "rerank"
 JOBS_TOGETHER = 8
 """More queries at once save little more, and the first of them waits for all."""
 
@@ -131,23 +127,16 @@ class SearchJob:
             raise BlankTextError(f"{self.part}query: {error}") from error
         seconds = {"queue": began - self.queued_at - encoding, **result.took}
         self.service.metrics.searched(seconds)
-        stages = (*STAGES, RERANK_STAGE) if self.options.rerank else STAGES
-        took = {stage: round(seconds.get(stage, 0.0) * 1000, 3) for stage in stages}
-        took["total"] = round((time.perf_counter() - self.queued_at) * 1000, 3)
-        reply: dict[str, Any] = {
-            "collection": collection,
-            "hits": [_hit(hit, self.request) for hit in result.hits],
-            "total": result.total,
-            **({} if result.total_groups is None else {"total_groups": result.total_groups}),
-            "facets": {name: _facet(facet) for name, facet in result.facets.items()},
-            "top_k": self.request.top_k,
-            "offset": self.request.offset,
-            "token_count": result.token_count,
-            "truncated": result.truncated,
-            "took": took,
-        }
-        if result.reranking is not None:
-            reply["reranking"] = result.reranking
+        took = took_milliseconds(
+            seconds, self.options, total_seconds=time.perf_counter() - self.queued_at
+        )
+        reply = reply_values(
+            result,
+            self.options,
+            collection=collection,
+            took=took,
+            fields=self.request.fields,
+        )
         return Answer(orjson.dumps(reply), took)
 
     def _search(self, query: EncodedQuery | None, searcher: Searcher) -> SearchResult:
@@ -277,34 +266,6 @@ def _check_group(field: str, name: str, fields: Mapping[str, FieldType]) -> None
         check_group_field(name, fields)
     except GroupFieldError as error:
         raise InvalidRequestError(field, str(error)) from error
-
-
-def _facet(facet: Facet) -> dict[str, Any]:
-    values = [{"value": value, "count": count} for value, count in facet.values]
-    return {"values": values, "others": facet.others}
-
-
-def _hit(hit: Hit, request: SearchRequest | SimilarRequest) -> dict[str, Any]:
-    metadata = hit.metadata
-    if request.fields is not None:
-        metadata = {name: metadata[name] for name in request.fields if name in metadata}
-    written: dict[str, Any] = {
-        "id": hit.id,
-        "score": hit.score,
-        "scores": hit.scores,
-        "rank": hit.rank,
-        "text": hit.text,
-        "metadata": metadata,
-    }
-    if hit.explanation is not None:
-        written["explanation"] = hit.explanation
-    if hit.highlights is not None:
-        written["highlights"] = hit.highlights
-    if request.group_by is not None:
-        written["group"] = hit.group
-    if hit.duplicates is not None:
-        written["duplicates"] = hit.duplicates
-    return written
 
 
 def _direction(field: str, values: list[float], dimension: int) -> NDArray[np.float64]:

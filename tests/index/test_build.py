@@ -1,19 +1,22 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lamina_index import backlog, build_blocks
+from lamina_index import backlog, build_blocks, build_site
 from lamina_index.build import BuildStatus, build_collection
 from lamina_index.build_plan import BuildPlan
 from lamina_index.build_report import BuildReport
 from lamina_index.build_site import RESERVE_FILE, claim_site
 from lamina_index.collection import building_folder, writer_lock
+from lamina_index.corpus import CorpusOptions
 from lamina_index.encoder import Encoder, OnnxEncoder
 from lamina_index.errors import (
     CollectionBusyError,
@@ -199,15 +202,67 @@ def test_what_a_killed_replacement_left_beside_is_removed_by_the_next_build(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "c.jsonl"]
 
 
-def test_a_replacement_without_one_good_row_leaves_the_old_collection(
-    tmp_path: Path, word_encoder: Encoder
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        (
+            "2.jsonl",
+            '{"id": "a", "body": "x"}',
+            r"not one of 1 rows .*stays .*2\.jsonl:1: no .text",
+        ),
+        ("2.jsonl", "\n\n", r"2\.jsonl: not one row, so .*stays as it was"),
+        ("2.csv", "id,text\n", r"2\.csv: not one row, so .*stays as it was"),
+    ],
+)
+def test_a_replacement_that_would_hold_nothing_leaves_the_old_collection(
+    name: str, content: str, told: str, tmp_path: Path, word_encoder: Encoder
 ) -> None:
     build_collection([write_rows(tmp_path / "1.jsonl", numbered(5))], tmp_path / "c", word_encoder)
-    bad = write_rows(tmp_path / "2.jsonl", [{"id": "a", "body": "wrong field"}])
-    with pytest.raises(CorpusError, match=r"not one of 1 rows.*2\.jsonl:1"):
-        build_collection([bad], tmp_path / "c", word_encoder, mode="replace")
+    (tmp_path / name).write_text(content)
+    with pytest.raises(CorpusError, match=told):
+        build_collection([tmp_path / name], tmp_path / "c", word_encoder, mode="replace")
     assert len(stored(tmp_path / "c")) == 5
     assert not (tmp_path / ".c.building").exists()
+
+
+def test_a_new_collection_of_rejected_rows_alone_is_not_made(
+    tmp_path: Path, word_encoder: Encoder
+) -> None:
+    corpus = write_rows(tmp_path / "c.jsonl", numbered(3))
+    with pytest.raises(CorpusError, match=r'3 rows.*c is not made; .*c\.jsonl:1: no "key"'):
+        build_collection(
+            [corpus], tmp_path / "c", word_encoder, options=CorpusOptions(id_field="key")
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["c.jsonl"]
+
+
+def test_a_new_collection_of_a_header_alone_is_empty(tmp_path: Path, word_encoder: Encoder) -> None:
+    (tmp_path / "c.csv").write_text("id,text\n")
+    report = build_collection([tmp_path / "c.csv"], tmp_path / "c", word_encoder)
+    assert (report.rows_read, report.documents) == (0, 0)
+    assert found(tmp_path / "c", word_encoder, "text") == []
+
+
+def test_inputs_whose_names_are_not_utf8_are_read_and_named_with_escapes(
+    tmp_path: Path, word_encoder: Encoder
+) -> None:
+    notes = tmp_path / os.fsdecode(b"not\xe9s")
+    notes.mkdir()
+    (notes / os.fsdecode(b"na\xefve.md")).write_text("a note")
+    (notes / os.fsdecode(b"\xff.md")).write_bytes(b"\xff")
+    jsonl = tmp_path / os.fsdecode(b"caf\xe9.jsonl")
+    jsonl.write_text('{"id": "a", "text": "one"}\n{"id": "b"}\n')
+    lines = tmp_path / os.fsdecode(b"caf\xe9.txt")
+    lines.write_text("two\n")
+    inputs = [jsonl, lines, notes]
+    report = build_collection(inputs, tmp_path / "c", word_encoder)
+    assert set(stored(tmp_path / "c")) == {"a", r"caf\xe9.txt:1", r"na\xefve.md"}
+    rejects = (tmp_path / "c" / "rejects.jsonl").read_text().splitlines()
+    assert [json.loads(line)["file"] for line in rejects] == [
+        rf"{tmp_path}/caf\xe9.jsonl",
+        rf"{tmp_path}/not\xe9s/\xff.md",
+    ]
+    assert build_collection(inputs, tmp_path / "c", word_encoder, resume=True) == report
 
 
 def test_of_equal_ids_the_last_one_counts_within_and_across_files_and_runs(
@@ -377,6 +432,41 @@ def test_two_builds_of_one_collection_do_not_mix(tmp_path: Path, word_encoder: E
         pytest.raises(CollectionBusyError, match="another process"),
     ):
         build_collection([corpus], tmp_path / "c", word_encoder, mode="append")
+
+
+def test_a_replacement_waits_for_a_compaction_to_end(tmp_path: Path, word_encoder: Encoder) -> None:
+    build_collection([write_rows(tmp_path / "1.jsonl", numbered(5))], tmp_path / "c", word_encoder)
+    two = write_rows(tmp_path / "2.jsonl", numbered(2))
+    waits = []
+    with ExitStack() as compaction:
+        compaction.enter_context(writer_lock(tmp_path / "c"))
+
+        def tell(status: BuildStatus) -> None:
+            if status.stage == "place":
+                waits.append(len(stored(tmp_path / "c")))
+                compaction.close()
+
+        build_collection([two], tmp_path / "c", word_encoder, mode="replace", on_progress=tell)
+    assert waits == [5]
+    assert len(stored(tmp_path / "c")) == 2
+
+
+def test_a_replacement_that_waited_in_vain_is_put_in_place_by_the_same_command(
+    tmp_path: Path, word_encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_collection([write_rows(tmp_path / "1.jsonl", numbered(5))], tmp_path / "c", word_encoder)
+    two = write_rows(tmp_path / "2.jsonl", numbered(2))
+    monkeypatch.setattr(build_site, "_COMPACTION_SECONDS", 0.01)
+    with (
+        writer_lock(tmp_path / "c"),
+        pytest.raises(CollectionBusyError, match=r"another process .*run the same command again"),
+    ):
+        build_collection([two], tmp_path / "c", word_encoder, mode="replace")
+    assert len(stored(tmp_path / "c")) == 5
+    told: list[BuildStatus] = []
+    build_collection([two], tmp_path / "c", word_encoder, mode="replace", on_progress=told.append)
+    assert told == []  # nothing is read or embedded again
+    assert len(stored(tmp_path / "c")) == 2
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, word_encoder: Encoder) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from lamina_index.build import build_collection
+from lamina_index.corpus import CorpusOptions
 from lamina_index.encoder import Encoder
 from lamina_index.errors import StorageFullError
 from lamina_index.search_options import SearchOptions
@@ -39,6 +41,18 @@ def test_a_full_disk_leaves_the_old_collection_and_nothing_in_the_way(
         report = build_collection([small], small_disk / "c", word_encoder, mode="replace")
         assert report.documents == 50
         assert [path.name for path in small_disk.iterdir()] == ["c"]
+
+
+def test_a_full_disk_leaves_nothing_of_a_build_that_cannot_go_on(
+    small_disk: Path, tmp_path: Path, word_encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = write_corpus(tmp_path / "large.jsonl", 6000).read_bytes()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
+    with pytest.raises(StorageFullError, match=r"run the same command again to start over"):
+        build_collection(
+            ["-"], small_disk / "c", word_encoder, options=CorpusOptions(format="jsonl")
+        )
+    assert list(small_disk.iterdir()) == []
 
 
 MEASURE = """

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -158,15 +159,50 @@ def test_a_file_that_moved_is_still_the_same_input(
     assert (report.rows_resumed, report.documents) == (30, 100)
 
 
-def test_standard_input_is_read_anew_and_never_resumed(
-    corpus: Path, tmp_path: Path, word_encoder: Encoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def feed() -> None:
+@pytest.fixture
+def feed(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Put the corpus on standard input."""
+
+    def put() -> None:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(corpus.read_bytes())))
 
+    return put
+
+
+def test_a_build_of_standard_input_that_fails_leaves_nothing(
+    tmp_path: Path, word_encoder: Encoder, feed: Callable[[], None]
+) -> None:
+    feed()
+    interrupt(Path("-"), tmp_path / "c", word_encoder, options=CorpusOptions(format="jsonl"))
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
+
+
+def test_an_append_of_standard_input_that_fails_leaves_the_collection(
+    corpus: Path, tmp_path: Path, word_encoder: Encoder, feed: Callable[[], None]
+) -> None:
+    first = tmp_path / "first.jsonl"
+    first.write_text('{"id": "old", "text": "old"}\n')
+    build_collection([first], tmp_path / "c", word_encoder)
+    feed()
+    options = CorpusOptions(format="jsonl")
+    interrupt(Path("-"), tmp_path / "c", word_encoder, options=options, mode="append")
+    assert len(ids(tmp_path / "c")) == 31
+
+
+def test_standard_input_is_read_anew_and_never_resumed(
+    tmp_path: Path, word_encoder: Encoder, feed: Callable[[], None]
+) -> None:
     options = CorpusOptions(format="jsonl")
     feed()
-    interrupt(Path("-"), tmp_path / "c", word_encoder, options=options)
+
+    def stop(status: BuildStatus) -> None:
+        shutil.copytree(tmp_path / ".c.building", tmp_path / "killed", dirs_exist_ok=True)
+        if status.rows >= 30:
+            raise InterruptedBuildError
+
+    with pytest.raises(InterruptedBuildError):
+        build_collection(["-"], tmp_path / "c", word_encoder, options=options, on_progress=stop)
+    (tmp_path / "killed").rename(tmp_path / ".c.building")  # as a kill would have left it
     feed()
     with pytest.raises(ResumeError, match="cannot be read again"):
         build_collection(["-"], tmp_path / "c", word_encoder, options=options, resume=True)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,11 +68,40 @@ def test_no_command_offers_shell_completion_of_its_own(capsys: pytest.CaptureFix
         assert "install_completion" not in [parameter.name for parameter in command.params], name
 
 
+@pytest.mark.parametrize("variable", ["LAMINA_DEVICE", "LAMINA_PRECISION"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "index build --input {0}/c.jsonl --collection {0}/new",
+        "index add {0}/c --input {0}/c.jsonl",
+        "search {0}/c cats",
+        "evaluate --collection {0}/c --queries {0}/q.tsv --qrels {0}/r.tsv",
+        "layers default cats",
+        "doctor",
+    ],
+)
+def test_every_command_that_embeds_reads_where_and_how_from_the_environment(
+    command: str,
+    variable: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "c.jsonl").write_text('{"id": "a", "text": "cats sleep"}\n')
+    (tmp_path / "q.tsv").write_text("id\ttext\nq\tcats\n")
+    (tmp_path / "r.tsv").write_text("query\tdocument\nq\ta\n")
+    build = ["index", "build", "--input", f"{tmp_path}/c.jsonl", "--collection", f"{tmp_path}/c"]
+    assert cli.main(build) == 0
+    monkeypatch.setenv(variable, "cuda" if variable == "LAMINA_DEVICE" else "fp32")
+    assert cli.main(command.format(tmp_path).split()) == 1
+    assert "graph for device" in "".join(capfd.readouterr())  # the bundled one is int8, for CPUs
+
+
 @pytest.mark.parametrize(
     ("option", "commands"),
     [
         *((name, "search evaluate") for name in ("mode", "fusion", "lexical_weight", "rerank")),
-        ("precision", "search evaluate layers"),
+        *((name, "search evaluate layers doctor") for name in ("precision", "device")),
         *((name, "train study report export") for name in ("data", "cache")),
     ],
 )

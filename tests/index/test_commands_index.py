@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
+from lamina_index import collection_export, parquet_export
 from lamina_index.cli import main
 from lamina_index.corpus import Format
-from lamina_index.manifest import Precision
+from lamina_index.manifest import CollectionManifest, Precision
 
 LINES = [
     "cats sleep most of the day",
@@ -224,6 +227,34 @@ def test_commands_on_no_collection_say_so(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_collection_whose_path_is_not_utf8_is_refused_in_a_line(
+    collection: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(capsys, "snapshot", collection, tmp_path / "c.tar")[0] == 0
+    place = tmp_path / os.fsdecode(b"caf\xe9")
+    for arguments in (
+        ["build", "--input", corpus, "--collection", place / "c"],
+        ["restore", tmp_path / "c.tar", place],
+    ):
+        code, _, err = run(capsys, *arguments)
+        assert (code, err.count("\n")) == (1, 1)
+        assert rf"{tmp_path}/caf\xe9" in err
+        assert "must be UTF-8" in err
+        assert not place.exists()
+    collection.rename(place)
+    for arguments in (["info", place], ["export", place, "--output", "-"]):
+        assert run(capsys, *arguments)[0] == 1
+
+
+def test_an_output_whose_name_is_not_utf8_is_written(
+    collection: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / os.fsdecode(b"caf\xe9.jsonl")
+    told = result(capsys, "export", collection, "--output", output)
+    assert told == {"documents": 3, "output": rf"{tmp_path}/caf\xe9.jsonl"}
+    assert len(output.read_text().splitlines()) == 3
+
+
 def test_an_export_builds_the_same_collection_again(
     collection: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -240,6 +271,109 @@ def test_an_export_builds_the_same_collection_again(
     assert again.read_bytes() == documents.read_bytes()
     assert run(capsys, "export", tmp_path / "d", "--output", tmp_path / "out2")[0] == 0
     assert np.array_equal(np.load(tmp_path / "out2" / "embeddings.npy"), embeddings)
+
+
+MIXED: list[dict[str, Any]] = [
+    {"id": "1", "text": "one", "year": 2**53 + 1, "price": 2, "tags": ["x", "y"], "ok": True},
+    {"id": "2", "text": "two\nlines", "price": 2.5, "tags": [], "day": "2024-02-29"},
+    {"id": "3", "text": "drei \U0001f600", "name": "", "day": "2024-02-29T10:00:00Z"},
+    {"id": "4", "text": "four", "year": -(2**63), "ok": False},
+]
+
+
+@pytest.fixture
+def mixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A collection with metadata of every type."""
+    pytest.importorskip("pyarrow", reason="the parquet extra is not installed")
+    (tmp_path / "m.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in MIXED))
+    build = ["build", "--input", tmp_path / "m.jsonl", "--collection", tmp_path / "m"]
+    assert result(capsys, *build)["rows_rejected"] == 0
+    return tmp_path / "m"
+
+
+def test_parquet_builds_the_same_collection_again(
+    mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow.parquet as pq
+
+    monkeypatch.setattr(collection_export, "_BATCH_ROWS", 3)
+    path = tmp_path / "m.parquet"
+    assert result(capsys, "export", mixed, "--output", path)["documents"] == 4
+    file = pq.ParquetFile(path)
+    types = {field.name: str(field.type) for field in file.schema_arrow}
+    assert types.pop("tags").startswith("list<")
+    assert types == {
+        "id": "string",
+        "text": "large_string",
+        "year": "int64",
+        "price": "double",
+        "ok": "bool",
+        "day": "string",
+        "name": "string",
+    }
+    assert file.num_row_groups == 2
+    again = ["build", "--input", path, "--collection", tmp_path / "again"]
+    assert result(capsys, *again)["rows_rejected"] == 0
+    _, out, _ = run(capsys, "export", tmp_path / "again", "--output", "-")
+    assert [json.loads(line) for line in out.splitlines()] == MIXED
+    assert (
+        CollectionManifest.read(tmp_path / "again" / "collection.json").fields
+        == CollectionManifest.read(mixed / "collection.json").fields
+    )
+
+
+def test_a_folder_of_parquet_has_the_vectors_row_by_row(
+    mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import numpy as np
+    import pyarrow.parquet as pq
+
+    for documents_format in ("jsonl", "parquet"):
+        output = ["--output", tmp_path / documents_format, "--format", documents_format]
+        assert run(capsys, "export", mixed, *output)[0] == 0
+    assert sorted(each.name for each in (tmp_path / "parquet").iterdir()) == [
+        "documents.parquet",
+        "embeddings.npy",
+    ]
+    ids = pq.read_table(tmp_path / "parquet" / "documents.parquet")["id"].to_pylist()
+    assert ids == [row["id"] for row in MIXED]
+    names = [tmp_path / each / "embeddings.npy" for each in ("jsonl", "parquet")]
+    assert np.array_equal(*map(np.load, names))
+
+
+def test_what_is_written_during_an_export_to_parquet_is_left_out(
+    mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow.parquet as pq
+
+    (tmp_path / "new.jsonl").write_text('{"id": "5", "text": "five", "fresh": 1.5, "year": 0.5}')
+
+    def begun(*arguments: Any) -> Any:
+        assert run(capsys, "add", mixed, "--input", tmp_path / "new.jsonl")[0] == 0
+        return parquet_export.parquet_writer(*arguments)
+
+    monkeypatch.setattr(collection_export, "parquet_writer", begun)
+    assert result(capsys, "export", mixed, "--output", tmp_path / "m.parquet")["documents"] == 4
+    table = pq.read_table(tmp_path / "m.parquet")
+    assert table["id"].to_pylist() == [row["id"] for row in MIXED]
+    assert table["year"].to_pylist() == [row.get("year") for row in MIXED]
+
+
+def test_parquet_that_cannot_be_written_is_told(
+    collection: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    code, _, err = run(capsys, "export", collection, "--output", "-", "--format", "parquet")
+    assert code == 2
+    assert "takes JSON Lines" in err
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    code, _, err = run(capsys, "export", collection, "--output", tmp_path / "c.parquet")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "pip install 'lamina-search[parquet]'" in err
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_export_writes_into_no_folder_that_holds_something(

@@ -40,7 +40,21 @@ def test_json_has_hits_with_scores_and_times(
     assert [hit["rank"] for hit in result["hits"]] == [1, 2]
     assert result["hits"][0]["text"] == "cats sleep most of the day"
     assert result["query"] == "sleeping cats"
-    assert set(result["took"]) == {"encode", "search", "fetch"}
+    assert list(result["took"]) == ["queue", "encode", "search", "fetch", "total"]
+
+
+def test_pages_and_a_least_score_cut_the_listing(
+    collection: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def hits(*options: object) -> list[tuple[int, str, float]]:
+        assert main(["search", str(collection), "cats", *map(str, options), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)["hits"]
+        return [(hit["rank"], hit["id"], hit["score"]) for hit in found]
+
+    whole = hits()
+    assert len(whole) == 4
+    assert hits("--top-k", 2, "--offset", 1) == whole[1:3]
+    assert hits("--min-score", whole[1][2]) == whole[:2]
 
 
 def test_a_query_that_is_cut_says_so(collection: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,6 +69,9 @@ def test_a_query_that_is_cut_says_so(collection: Path, capsys: pytest.CaptureFix
         (["cats", "--top-k", "0"], 2, "top-k"),
         (["cats", "--top-k", "-1"], 2, "top-k"),
         (["cats", "--top-k", str(2**63)], 2, "top-k"),
+        (["cats", "--offset", "-1"], 2, "offset"),
+        (["cats", "--min-score", "2"], 2, "min-score"),
+        (["cats", "--min-score", "0.5", "--mode", "hybrid"], 2, "min_score"),
         (["cats", "--encoder", "nowhere"], 1, "nowhere"),
     ],
 )

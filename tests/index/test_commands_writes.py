@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from lamina_index.adding import add_documents
 from lamina_index.cli import main
 from lamina_index.collection import verify_collection, writer_lock
 from lamina_index.collection_changes import create_collection, new_manifest
+from lamina_index.corpus import CorpusOptions
 from lamina_index.encoder import Encoder, OnnxEncoder
-from lamina_index.errors import BacklogFullError
+from lamina_index.errors import BacklogFullError, CorpusError
 from lamina_index.manifest import Chunking
 from lamina_index.searcher import Searcher
 from lamina_index.store import DocumentStore
@@ -49,6 +51,11 @@ def run(capsys: CAPTURE, *arguments: object) -> tuple[int, str, str]:
 def ids(folder: Path) -> list[str]:
     with DocumentStore.open(folder, read_only=True) as store:
         return [document.id for document in store.documents()]
+
+
+def stored(folder: Path) -> dict[str, str]:
+    with DocumentStore.open(folder, read_only=True) as store:
+        return {document.id: document.text for document in store.documents()}
 
 
 def test_added_files_are_found_by_who_has_the_collection_open(
@@ -97,6 +104,52 @@ def test_bad_rows_are_told_and_strict_makes_them_an_error(
     code, _, err = run(capsys, "add", collection, "--input", bad, "--rejects", file)
     assert (code, err) == (0, "")
     assert json.loads(file.read_text())["file"] == str(bad)
+
+
+@pytest.mark.parametrize("how", [["--format", "text"], ["--format", "tsv", "--id-field", "line"]])
+def test_lines_of_standard_input_replace_no_others(
+    how: list[str],
+    tmp_path: Path,
+    capsys: CAPTURE,
+    monkeypatch: pytest.MonkeyPatch,
+    word_encoder: Encoder,
+) -> None:
+    def feed(text: str) -> None:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+    feed("text\nfirst\n")
+    assert run(capsys, "build", "--input", "-", "--collection", tmp_path / "c", *how)[0] == 0
+    before = stored(tmp_path / "c")
+    for command in (
+        ["add", tmp_path / "c", "--input", "-"],
+        ["build", "--append", "--collection", tmp_path / "c", "--input", "-"],
+    ):
+        feed("text\nother\n")
+        code, _, err = run(capsys, *command, *how)
+        assert (code, err.count("\n")) == (1, 1)
+        assert "<stdin>: its ids would be stdin:1" in err
+        assert "--id-field" in err
+    assert stored(tmp_path / "c") == before
+    os.mkfifo(tmp_path / "63")
+    with pytest.raises(CorpusError, match=r"63: its ids would be 63:1"):
+        add_documents(
+            [tmp_path / "63"], tmp_path / "c", word_encoder, options=CorpusOptions(format="text")
+        )
+
+
+def test_a_file_of_the_same_name_replaces_and_the_report_tells_it(
+    collection: Path, tmp_path: Path, capsys: CAPTURE
+) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "n.txt").write_text(f"note of {folder}\n")
+    assert run(capsys, "add", collection, "--input", tmp_path / "one" / "n.txt")[0] == 0
+    more = ["--input", tmp_path / "two" / "n.txt"]
+    _, out, _ = run(capsys, "add", collection, *more)
+    assert "replaced 1 (by lines of a file of the same name)" in " ".join(out.split())
+    _, out, _ = run(capsys, "build", "--append", "--collection", collection, *more)
+    assert "replaced 1 (by lines of a file of the same name)" in " ".join(out.split())
+    assert stored(collection) == {"n.txt:1": "note of two"}
 
 
 def test_what_cannot_be_read_or_found_is_one_line(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from pathlib import Path
 
@@ -49,6 +50,17 @@ def test_json_alone_goes_to_stdout_and_names_what_was_measured(
     assert searched["index"]["size_bytes"] == 4 * 4 * searched["encoder"]["dimension"]
     assert searched["encoder"]["pooling"] == "mean"
     assert report["milliseconds_per_query"]["median"] > 0
+
+
+def test_files_whose_names_are_not_utf8_are_reported_with_escapes(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = (tmp_path / "corpus.tsv").rename(tmp_path / os.fsdecode(b"caf\xe9.tsv"))
+    options = [str(corpus) if word.endswith("corpus.tsv") else word for word in files]
+    output = ["--output", str(tmp_path / "out")]
+    assert main(["evaluate", *options, *output, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert rf"{tmp_path}/caf\xe9.tsv" in report["sources"]
 
 
 def test_the_reported_command_repeats_the_run(

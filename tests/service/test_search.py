@@ -2,12 +2,14 @@ import base64
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 import pytest
 
+from lamina_index.cli import main
 from lamina_index.encoder import OnnxEncoder
 
 SEARCH = "/v1/collections/small/search"
@@ -217,6 +219,31 @@ def test_times_by_stage_are_told_in_the_body_and_in_a_header(service: Any) -> No
     assert list(took) == ["queue", "encode", "search", "fetch", "total"]
     assert took["encode"] > 0
     assert took["total"] >= sum(took[stage] for stage in ("queue", "encode", "search", "fetch"))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"mode": "hybrid", "explain": True},
+        {"group_by": "kind", "collapse": 0.9, "offset": 1, "filter": {"kind": {"$ne": "odd"}}},
+    ],
+)
+def test_the_command_line_prints_the_reply_of_the_service(
+    asked: dict[str, Any], service: Any, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reply = service.search("cats", top_k=3, highlight=True, **asked).json()
+    words = ["search", str(data / "small"), "cats", "--top-k", "3", "--json"]
+    for name, value in asked.items():
+        words.append(f"--{name.replace('_', '-')}")
+        if value is not True:
+            words.append(json.dumps(value) if isinstance(value, dict) else str(value))
+    assert main(words) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed.pop("query") == "cats"
+    assert list(printed) == list(reply)
+    assert list(printed.pop("took")) == list(reply.pop("took"))
+    assert printed == reply
 
 
 def test_a_long_query_is_cut_and_says_so(service: Any) -> None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lamina_index.commands.options import (
+    Device,
+    DeviceName,
     EncoderName,
     Fusion,
     LexicalWeight,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from lamina_index.encoder import OnnxEncoder
     from lamina_index.evaluate import Retriever
     from lamina_index.evaluation_inputs import EvaluationInputs
+    from lamina_index.reranker import OnnxReranker
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -74,6 +77,7 @@ def evaluate(
     name: Annotated[str | None, typer.Option(help="The service's collection.")] = None,
     encoder: EncoderName = "default",
     precision: Precision = None,
+    device: Device = "auto",
     mode: Mode = "dense",
     fusion: Fusion = DEFAULT_FUSION,
     lexical_weight: LexicalWeight = DEFAULT_LEXICAL_WEIGHT,
@@ -126,8 +130,9 @@ def evaluate(
         if url is not None:
             retriever = _of_service(stack, url, name or "", options)
         else:
-            loaded = stack.enter_context(_loaded_encoder(encoder, precision))
-            retriever = _of_encoder(stack, loaded, inputs, collection, options, rerank)
+            loaded = stack.enter_context(_loaded_encoder(encoder, precision, device))
+            reranker = None if rerank is None else _loaded_reranker(rerank, device)
+            retriever = _of_encoder(stack, loaded, inputs, collection, options, reranker)
         found = measure(inputs.judged, retriever, seed=seed, keep_self=keep_self)
     values = report_values(found, sources=inputs.sources, command=_command_line(given))
     for warning in warnings_of(values):
@@ -161,8 +166,8 @@ def _check_usage(given: Set[str]) -> None:
         (len(given & {"collection", "url"}) == 2, "give --collection or --url, not both"),
         (("url" in given) != ("name" in given), "--url and --name go together"),
         (
-            "url" in given and bool(given & {"encoder", "precision"}),
-            "with --url the service's own encoder is measured; leave --encoder and --precision out",
+            "url" in given and bool(given & {"encoder", "precision", "device"}),
+            "with --url the service's own encoder counts; no --encoder, --precision or --device",
         ),
         (
             bool(given & {"collection", "url"}) and bool(given & {"corpus", "distractors"}),
@@ -237,16 +242,11 @@ def _of_encoder(
     inputs: EvaluationInputs,
     collection: Path | None,
     options: SearchOptions,
-    rerank: Path | None,
+    reranker: OnnxReranker | None,
 ) -> Retriever:
     if collection is not None:
         from lamina_index.retrievers import CollectionRetriever
 
-        reranker = None
-        if rerank is not None:
-            from lamina_index.reranker import OnnxReranker
-
-            reranker = OnnxReranker.load(rerank, threads=1)  # queries are spread over the CPUs
         return stack.enter_context(CollectionRetriever(collection, encoder, options, reranker))
     from lamina_index.exact_corpus import ExactCorpus
 
@@ -267,12 +267,20 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _loaded_encoder(name: str, precision: PrecisionName | None) -> Iterator[OnnxEncoder]:
+def _loaded_encoder(
+    name: str, precision: PrecisionName | None, device: DeviceName
+) -> Iterator[OnnxEncoder]:
     from lamina_index.encoder import OnnxEncoder
 
-    encoder = OnnxEncoder.load(name, precision=precision)
+    encoder = OnnxEncoder.load(name, precision=precision, device=device)
     yield encoder
     encoder.close()
+
+
+def _loaded_reranker(folder: Path, device: DeviceName) -> OnnxReranker:
+    from lamina_index.reranker import OnnxReranker
+
+    return OnnxReranker.load(folder, device=device, threads=1)  # queries are spread over the CPUs
 
 
 @contextmanager
@@ -311,9 +319,11 @@ def _is_from_environment(context: typer.Context, name: str) -> bool:
 
 def _command_line(given: Mapping[str, Any]) -> str:
     """Write the options so that the report can be repeated."""
+    from lamina_index.disk import shown_path
+
     words = ["lamina", "evaluate"]
     for name, value in given.items():
         option = f"--{name.replace('_', '-')}"
         for item in value if isinstance(value, list | tuple) else [value]:
-            words += [option] if item is True else [option, str(item)]
+            words += [option] if item is True else [option, shown_path(str(item))]
     return shlex.join(words)

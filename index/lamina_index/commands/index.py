@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -24,6 +24,7 @@ from lamina_index.commands.options import (
     Threads,
     corpus_options,
     print_json,
+    replaced_remark,
 )
 from lamina_index.commands.writes import add, delete
 
@@ -80,6 +81,7 @@ def build(
     from lamina_index.build import build_collection
     from lamina_index.build_view import progress_bar, report_table
     from lamina_index.chunking import longest_part
+    from lamina_index.corpus.inputs import is_piped
     from lamina_index.encoder import OnnxEncoder
     from lamina_index.errors import RejectedRowsError
     from lamina_index.manifest import Chunking
@@ -87,6 +89,7 @@ def build(
     from lamina_index.terminal import print_table
 
     options = corpus_options(file_format, id_field, text_field, delimiter)
+    remark = replaced_remark(inputs, options)
     loaded = OnnxEncoder.load(encoder, precision=precision, device=device, threads=threads)
     if chunk is not None and chunk > longest_part(loaded):
         raise typer.BadParameter(
@@ -107,12 +110,13 @@ def build(
                 on_progress=on_progress,
             )
     except KeyboardInterrupt:
-        typer.echo("lamina: interrupted; run the same command again to go on", err=True)
+        then = "start over" if any(map(is_piped, inputs)) else "go on"
+        typer.echo(f"lamina: interrupted; run the same command again to {then}", err=True)
         raise
     if json:
         typer.echo(report.model_dump_json(indent=2))
     else:
-        print_table(report_table(report))
+        print_table(report_table(report, replaced_remark=remark))
     if strict and report.rows_rejected:
         raise RejectedRowsError(
             f"{report.rows_rejected} of {report.rows_read} rows were rejected, the others are "
@@ -193,21 +197,30 @@ def export(
     output: Annotated[
         Path,
         typer.Option(
-            help="A .jsonl file or - for documents alone; else a new folder for documents.jsonl "
+            help="A .jsonl or .parquet file, or -, for documents alone; else a new folder for them "
             "and embeddings.npy, row by row the same."
         ),
     ],
+    documents_format: Annotated[
+        Literal["jsonl", "parquet"],
+        typer.Option("--format", help="Of the documents in a folder; a file's name tells its own."),
+    ] = "jsonl",
     json: Json = False,
 ) -> None:
     """Write all documents, and their vectors, to files that other tools and `build` can read."""
     from lamina_index.collection_export import export_documents, export_folder
+    from lamina_index.disk import shown_path
 
-    if output.suffix == ".jsonl" or str(output) == "-":
+    if output.suffix == ".parquet":
+        count = export_documents(collection, output, "parquet")
+    elif output.suffix == ".jsonl" or str(output) == "-":
+        if documents_format != "jsonl":
+            raise typer.BadParameter(f"--format {documents_format}: {output} takes JSON Lines")
         count = export_documents(collection, output)
     else:
-        count = export_folder(collection, output)
+        count = export_folder(collection, output, documents_format)
     if json and str(output) != "-":
-        print_json({"documents": count, "output": str(output)})
+        print_json({"documents": count, "output": shown_path(output)})
     else:
         typer.echo(f"{count} documents written to {output}", err=True)
 

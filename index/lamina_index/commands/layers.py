@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from lamina_index.commands.options import Json, Precision
+from lamina_index.commands.options import Device, Json, Precision
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,6 +27,7 @@ def layers(
         Literal["query", "document"], typer.Option(help="Whose prompt to put before the texts.")
     ] = "query",
     precision: Precision = None,
+    device: Device = "auto",
     json: Json = False,
 ) -> None:
     """Show how much of each layer a text's vector takes, as an encoder with layer attention has it.
@@ -36,7 +37,7 @@ def layers(
     """
     from lamina_index.encoder import OnnxEncoder
 
-    loaded = OnnxEncoder.load(encoder, precision=precision)
+    loaded = OnnxEncoder.load(encoder, precision=precision, device=device)
     weights = loaded.layer_weights(texts, role=role)  # (N, layers + 1)
     if json:
         import orjson

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,6 +20,7 @@ Collection = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a col
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 FormatName = Literal["jsonl", "csv", "tsv", "parquet", "text", "folder", "beir"]
 PrecisionName = Literal["int8", "fp32", "fp16"]
+DeviceName = Literal["auto", "cpu", "cuda"]
 Inputs = Annotated[
     list[str],
     typer.Option(
@@ -41,9 +42,7 @@ Precision = Annotated[
         help="Which of the encoder's graphs; by default the fastest that is right.",
     ),
 ]
-Device = Annotated[
-    Literal["auto", "cpu", "cuda"], typer.Option(envvar="LAMINA_DEVICE", help="Where it runs.")
-]
+Device = Annotated[DeviceName, typer.Option(envvar="LAMINA_DEVICE", help="Where it runs.")]
 Format = Annotated[
     FormatName | None,
     typer.Option("--format", help="Format of the inputs; by default from their names."),
@@ -101,6 +100,18 @@ def corpus_options(
         return CorpusOptions(file_format, id_field, text_field, delimiter)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def replaced_remark(inputs: Sequence[str], options: CorpusOptions) -> str:
+    """Say by what documents are replaced where ids are made of lines; nothing where they are not.
+
+    Raises:
+        CorpusError: If an input is missing or of unknown format.
+    """
+    from lamina_index.corpus.inputs import resolve_inputs
+
+    by_line = any(source.line_ids for source in resolve_inputs(inputs, options))
+    return "by lines of a file of the same name" if by_line else ""
 
 
 def print_json(value: object) -> None:

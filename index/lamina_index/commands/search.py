@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from lamina_index.commands.options import (
     Collection,
+    Device,
     EncoderName,
     Fusion,
     Json,
@@ -45,6 +47,18 @@ def search(
     top_k: Annotated[
         int, typer.Option("--top-k", "-k", min=1, max=1000, help="How many hits at most.")
     ] = 10,
+    offset: Annotated[
+        int, typer.Option(min=0, max=9999, help="How many hits, or groups, to pass over.")
+    ] = 0,
+    min_score: Annotated[
+        float | None,
+        typer.Option(
+            min=-1,
+            max=1,
+            help="Leave out hits whose cosine is lower; with --mode dense only.",
+            show_default=False,
+        ),
+    ] = None,
     filter: Annotated[
         str | None,
         typer.Option(
@@ -54,6 +68,7 @@ def search(
     ] = None,
     encoder: EncoderName = "default",
     precision: Precision = None,
+    device: Device = "auto",
     mode: Mode = "dense",
     fusion: Fusion = DEFAULT_FUSION,
     lexical_weight: LexicalWeight = DEFAULT_LEXICAL_WEIGHT,
@@ -82,12 +97,15 @@ def search(
     """Find the documents of a collection that are nearest to a query, in meaning or in words."""
     from lamina_index.encoder import OnnxEncoder
     from lamina_index.searcher import Searcher
+    from lamina_index.text import repair_text
 
     if (query is None) == (similar is None):
         raise typer.BadParameter("expected either a query or --similar")
     try:
         options = SearchOptions(
             top_k=top_k,
+            offset=offset,
+            min_score=min_score,
             mode=mode,
             fusion=fusion,
             lexical_weight=lexical_weight,
@@ -108,22 +126,28 @@ def search(
     if rerank is not None:
         from lamina_index.reranker import OnnxReranker
 
-        reranker = OnnxReranker.load(rerank)
+        reranker = OnnxReranker.load(rerank, device=device)
     needs_encoder = similar is None and mode != "lexical"
-    loaded = OnnxEncoder.load(encoder, precision=precision) if needs_encoder else None
-    text = " ".join(query or ())
+    loaded = (
+        OnnxEncoder.load(encoder, precision=precision, device=device) if needs_encoder else None
+    )
+    text = repair_text(" ".join(query or ()))  # a terminal may send bytes that are not UTF-8
     with Searcher.open(collection, loaded, reranker) as searcher:
         if filter is not None:
             options = replace(options, filter=read_filter(filter, searcher.fields))
+        started = time.perf_counter()
         if similar is None:
             result = searcher.search(text, options)
         else:
             result = searcher.similar(similar, options)
+        total_seconds = time.perf_counter() - started
     if json:
-        from dataclasses import asdict
+        from lamina_index.search_reply import reply_values, took_milliseconds
 
         asked = {"query": text} if similar is None else {"similar": similar}
-        print_json({**asked, **asdict(result)})
+        took = took_milliseconds(result.took, options, total_seconds=total_seconds)
+        name = collection.absolute().name
+        print_json({**asked, **reply_values(result, options, collection=name, took=took)})
         return
     if result.truncated:
         typer.echo(f"lamina: the query was cut to {result.token_count} tokens", err=True)

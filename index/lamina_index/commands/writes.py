@@ -25,6 +25,7 @@ from lamina_index.commands.options import (
     corpus_options,
     print_json,
     read_filter,
+    replaced_remark,
 )
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def add(
     from lamina_index.errors import RejectedRowsError
 
     options = corpus_options(file_format, id_field, text_field, delimiter)
+    remark = replaced_remark(inputs, options)
     loaded = OnnxEncoder.load(encoder, precision=precision, device=device, threads=threads)
     with ExitStack() as files:
         if rejects is None:
@@ -76,7 +78,10 @@ def add(
     else:
         from lamina_index.terminal import facts_table, print_table
 
-        print_table(facts_table(asdict(report)))
+        facts = asdict(report)
+        if report.replaced and remark:
+            facts["replaced"] = f"{report.replaced} ({remark})"
+        print_table(facts_table(facts))
     if strict and report.rejected:
         raise RejectedRowsError(
             f"{report.rejected} of {report.rows_read} rows were rejected, the others are stored; "

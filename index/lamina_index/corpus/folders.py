@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lamina_index.corpus.records import MAX_RECORD_BYTES, RowError, Values
 from lamina_index.corpus.sources import decode, not_utf8, open_stream, read_lines
+from lamina_index.disk import shown_path
 from lamina_index.errors import CorpusError
 
 _TEXT_SUFFIXES = (".md", ".txt", ".md.gz", ".txt.gz")
@@ -46,7 +47,7 @@ def read_folder(folder: Path) -> Iterator[tuple[Path, Values | RowError]]:
         except RowError as error:
             yield path, error
         else:
-            yield path, {"id": path.relative_to(folder).as_posix(), "text": text}
+            yield path, {"id": shown_path(path.relative_to(folder)), "text": text}
     if not found:
         raise CorpusError(f"{folder}: holds no .md or .txt file; name a file, or another folder")
 

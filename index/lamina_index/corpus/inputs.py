@@ -9,7 +9,8 @@ from pathlib import Path
 from lamina_index.corpus.beir import beir_corpus, is_beir_folder
 from lamina_index.corpus.fields import RESERVED_FIELDS
 from lamina_index.corpus.records import FORMATS, CorpusOptions, Format, quote
-from lamina_index.corpus.sources import STDIN
+from lamina_index.corpus.sources import STDIN, label
+from lamina_index.disk import shown_path
 from lamina_index.errors import CorpusError
 
 LINE_IDS = "line"
@@ -38,7 +39,12 @@ class Input:
     @property
     def name(self) -> str:
         """What stands before the colon in an id made of a line number."""
-        return "stdin" if self.path == STDIN else Path(self.path).name
+        return "stdin" if self.path == STDIN else shown_path(Path(self.path).name)
+
+    @property
+    def piped(self) -> bool:
+        """Whether it can be read but once, and is something else the next time."""
+        return is_piped(self.path)
 
     @property
     def textual(self) -> bool:
@@ -99,6 +105,29 @@ class Input:
     def _delimiter_hint(self, columns: Sequence[str]) -> str:
         one = self.textual and len(columns) == 1
         return f", or --delimiter if {quote(self.delimiter)} does not separate them" if one else ""
+
+
+def is_piped(path: Path | str) -> bool:
+    """Whether a path is standard input or a pipe."""
+    return str(path) == STDIN or Path(path).is_fifo()
+
+
+def check_stable_ids(inputs: Sequence[Input]) -> None:
+    """Refuse what would give the ids of stored documents to others.
+
+    A line of a file has the same id each time the file is read, which is how it is replaced. The
+    next thing to come through a pipe is another one, with lines of the same ids.
+
+    Raises:
+        CorpusError: If an input of line ids is a pipe.
+    """
+    for source in inputs:
+        if source.piped and source.line_ids:
+            raise CorpusError(
+                f"{label(source.path)}: its ids would be {source.name}:1 and so on, each time of "
+                "another document, which would replace the one before; name a column of ids "
+                "(--id-field, and a --format that has columns), or write it to a file of its own"
+            )
 
 
 def resolve_inputs(paths: Sequence[Path | str], options: CorpusOptions) -> list[Input]:

@@ -24,7 +24,7 @@ from lamina_index.corpus.records import (
     describe,
     quote,
 )
-from lamina_index.corpus.sources import STDIN, label
+from lamina_index.corpus.sources import label
 from lamina_index.corpus.tables import read_table
 
 WINDOW_ROWS = 1000
@@ -72,7 +72,7 @@ def read_corpus(
     inputs = resolve_inputs(paths, options or CorpusOptions())
     for source in inputs:
         # Pipes can be read but once, so what is wrong with them shows while streaming.
-        if source.path != STDIN and not Path(source.path).is_fifo():
+        if not source.piped:
             with closing(_records(source)) as records:
                 next(records, None)
     return (item for source in inputs for item in _read_input(source, types, check))
@@ -185,7 +185,7 @@ def _records(source: Input) -> Generator[tuple[str, int, Values | RowError]]:
             rows = read_text_lines(path)
         case "folder":
             for file, values in read_folder(Path(path)):
-                yield str(file), 1, values
+                yield label(file), 1, values
             return
     for line, values in rows:
         yield name, line, values

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from lamina_index.corpus.records import MAX_RECORD_BYTES, RowError
+from lamina_index.disk import shown_path
 from lamina_index.errors import CorpusError
 
 STDIN = "-"
@@ -37,7 +38,7 @@ class Line:
 
 def label(path: Path | str) -> str:
     """Name an input in messages."""
-    return "<stdin>" if str(path) == STDIN else str(path)
+    return "<stdin>" if str(path) == STDIN else shown_path(path)
 
 
 @contextmanager
