@@ -92,7 +92,7 @@ def check_encoder(
         f"{folder} was built by encoder {made_by.name} {made_by.precision} "
         f"({made_by.fingerprint[:12]}), loaded {encoder.name} {encoder.precision} "
         f"({encoder.fingerprint[:12]}); load {which} or build the collection again"
-        + _other_precision(manifest, encoder)
+        + _other_precision(manifest, encoder, searching=searching)
     )
 
 
@@ -102,14 +102,16 @@ def accepted_cosine(encoder: Encoder, fingerprint: str) -> float | None:
     return accepted.get(fingerprint)
 
 
-def _other_precision(manifest: CollectionManifest, encoder: Encoder) -> str:
-    """Say that it is the same encoder in another precision, and how that may be searched with."""
+def _other_precision(manifest: CollectionManifest, encoder: Encoder, *, searching: bool) -> str:
+    """Say that it is the same encoder in another precision, and what that may be used for."""
     own = getattr(encoder, "manifest", None)
     for other in own.compatible_with if own is not None else ():
         if other.fingerprint == manifest.encoder.fingerprint:
-            return (
+            both = (
                 "; both are one encoder in two precisions, with a cosine of "
-                f"{other.cosine_min:g} or more between their vectors: --accept-compatible with "
-                "that number, or a lower one, searches it all the same"
+                f"{other.cosine_min:g} or more between their vectors: "
             )
+            if not searching:
+                return f"{both}one may search what the other built, but not write to it"
+            return f"{both}--accept-compatible with that number, or a lower one, searches it"
     return ""

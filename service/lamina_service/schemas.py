@@ -122,6 +122,11 @@ class CollectionReply(Reply):
     dimension: int | None = None
     metric: Literal["cosine"] | None = None
     encoder: CollectionEncoder | None = None
+    accepted_cosine: float | None = Field(
+        None,
+        description="least cosine between its vectors and those of the precision that is loaded, "
+        "where that is another one",
+    )
     fields: dict[str, FieldType] | None = Field(None, description="metadata names and types")
     chunking: Chunking | None = Field(None, description="how texts were split, if they were")
     created: str | None = None

@@ -90,6 +90,7 @@ class Service:
             precision=settings.precision,
             device=settings.device,
             threads=1,  # each of the queue's threads runs one text at a time
+            accept=settings.accept_compatible,
         )
         reranker = None
         if settings.reranker is not None:

@@ -38,6 +38,12 @@ class Settings(BaseSettings):
     encoder: str = Field("default", description="bundled encoder's name, or an encoder folder")
     precision: Precision | None = Field(None, description="graph to run; by default the fastest")
     device: Device = Field("auto", description="cuda refuses to start where CUDA does not run it")
+    accept_compatible: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="search what another precision of the encoder built, from this cosine on",
+    )
     reranker: Path | None = Field(
         None, description="folder of a reranker; without one no search can ask for it"
     )

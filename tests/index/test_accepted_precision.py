@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from lamina_index.build import build_collection
-from lamina_index.collection import MANIFEST_FILE
 from lamina_index.encoder import OnnxEncoder
 from lamina_index.errors import EncoderMismatchError
 from lamina_index.searcher import Searcher
 from lamina_index.writer import CollectionWriter
+from other_precision import build_as_fp32
 
 
 @pytest.fixture
 def built_by_fp32(tmp_path: Path) -> Path:
-    """A collection that says so: bundled encoders ship int8 alone, and know fp32's fingerprint."""
-    corpus = tmp_path / "c.txt"
-    corpus.write_text("cats sleep\nstocks fell\nbread is baked\n")
-    encoder = OnnxEncoder.load("default")
-    build_collection([corpus], tmp_path / "c", encoder)
-    fp32 = next(each for each in encoder.manifest.compatible_with if each.precision == "fp32")
-    path = tmp_path / "c" / MANIFEST_FILE
-    manifest = json.loads(path.read_text())
-    manifest["encoder"] |= {"fingerprint": fp32.fingerprint, "precision": "fp32"}
-    path.write_text(json.dumps(manifest))
-    return tmp_path / "c"
+    return build_as_fp32(tmp_path / "c", OnnxEncoder.load("default"))
 
 
 def test_it_is_refused_with_the_measured_cosine_until_that_is_accepted(built_by_fp32: Path) -> None:
@@ -44,7 +33,7 @@ def test_it_is_refused_with_the_measured_cosine_until_that_is_accepted(built_by_
 def test_it_is_never_written_to_and_another_encoder_is_no_other_precision(
     built_by_fp32: Path,
 ) -> None:
-    with pytest.raises(EncoderMismatchError):
+    with pytest.raises(EncoderMismatchError, match=r"may search .* but not write to it"):
         CollectionWriter.open(built_by_fp32, OnnxEncoder.load("default", accept=0.0))
     with pytest.raises(EncoderMismatchError) as refused:
         Searcher.open(built_by_fp32, OnnxEncoder.load("fast", accept=0.0))

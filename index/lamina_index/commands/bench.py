@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lamina_index.commands.options import (
+    AcceptCompatible,
     Collection,
     Device,
     EncoderName,
@@ -28,6 +29,7 @@ def bench(
     encoder: EncoderName = "default",
     precision: Precision = None,
     device: Device = "auto",
+    accept_compatible: AcceptCompatible = None,
     queries: Annotated[
         Path | None,
         typer.Option(help="Text file of queries, one a line; by default made of documents."),
@@ -58,7 +60,7 @@ def bench(
                 asked = read_queries(lines)
         except (OSError, UnicodeDecodeError) as error:
             raise EvaluationError(f"{queries}: cannot be read ({error})") from error
-    loaded = OnnxEncoder.load(encoder, precision=precision, device=device)
+    loaded = OnnxEncoder.load(encoder, precision=precision, device=device, accept=accept_compatible)
     report = measure(
         collection, loaded, queries=asked, query_source=str(queries), count=count, top_k=top_k
     )

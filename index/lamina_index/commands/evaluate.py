@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lamina_index.commands.options import (
+    AcceptCompatible,
     Device,
     DeviceName,
     EncoderName,
@@ -78,6 +79,7 @@ def evaluate(
     encoder: EncoderName = "default",
     precision: Precision = None,
     device: Device = "auto",
+    accept_compatible: AcceptCompatible = None,
     mode: Mode = "dense",
     fusion: Fusion = DEFAULT_FUSION,
     lexical_weight: LexicalWeight = DEFAULT_LEXICAL_WEIGHT,
@@ -130,7 +132,8 @@ def evaluate(
         if url is not None:
             retriever = _of_service(stack, url, name or "", options)
         else:
-            loaded = stack.enter_context(_loaded_encoder(encoder, precision, device))
+            accept = accept_compatible
+            loaded = stack.enter_context(_loaded_encoder(encoder, precision, device, accept))
             reranker = None if rerank is None else _loaded_reranker(rerank, device)
             retriever = _of_encoder(stack, loaded, inputs, collection, options, reranker)
         found = measure(inputs.judged, retriever, seed=seed, keep_self=keep_self)
@@ -166,7 +169,8 @@ def _check_usage(given: Set[str]) -> None:
         (len(given & {"collection", "url"}) == 2, "give --collection or --url, not both"),
         (("url" in given) != ("name" in given), "--url and --name go together"),
         (
-            "url" in given and bool(given & {"encoder", "precision", "device"}),
+            "url" in given
+            and bool(given & {"encoder", "precision", "device", "accept_compatible"}),
             "with --url the service's own encoder counts; no --encoder, --precision or --device",
         ),
         (
@@ -268,11 +272,11 @@ def _writing(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _loaded_encoder(
-    name: str, precision: PrecisionName | None, device: DeviceName
+    name: str, precision: PrecisionName | None, device: DeviceName, accept: float | None
 ) -> Iterator[OnnxEncoder]:
     from lamina_index.encoder import OnnxEncoder
 
-    encoder = OnnxEncoder.load(name, precision=precision, device=device)
+    encoder = OnnxEncoder.load(name, precision=precision, device=device, accept=accept)
     yield encoder
     encoder.close()
 

@@ -43,6 +43,18 @@ Precision = Annotated[
     ),
 ]
 Device = Annotated[DeviceName, typer.Option(envvar="LAMINA_DEVICE", help="Where it runs.")]
+AcceptCompatible = Annotated[
+    float | None,
+    typer.Option(
+        "--accept-compatible",
+        metavar="COSINE",
+        envvar="LAMINA_ACCEPT_COMPATIBLE",
+        min=0,
+        max=1,
+        help="Search what another precision of the encoder built, if the export measured this "
+        "cosine or more between vectors of the two.",
+    ),
+]
 Format = Annotated[
     FormatName | None,
     typer.Option("--format", help="Format of the inputs; by default from their names."),

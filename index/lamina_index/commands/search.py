@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lamina_index.commands.options import (
+    AcceptCompatible,
     Collection,
     Device,
     EncoderName,
@@ -69,6 +70,7 @@ def search(
     encoder: EncoderName = "default",
     precision: Precision = None,
     device: Device = "auto",
+    accept_compatible: AcceptCompatible = None,
     mode: Mode = "dense",
     fusion: Fusion = DEFAULT_FUSION,
     lexical_weight: LexicalWeight = DEFAULT_LEXICAL_WEIGHT,
@@ -128,9 +130,11 @@ def search(
 
         reranker = OnnxReranker.load(rerank, device=device)
     needs_encoder = similar is None and mode != "lexical"
-    loaded = (
-        OnnxEncoder.load(encoder, precision=precision, device=device) if needs_encoder else None
-    )
+    loaded = None
+    if needs_encoder:
+        loaded = OnnxEncoder.load(
+            encoder, precision=precision, device=device, accept=accept_compatible
+        )
     text = repair_text(" ".join(query or ()))  # a terminal may send bytes that are not UTF-8
     with Searcher.open(collection, loaded, reranker) as searcher:
         if filter is not None:

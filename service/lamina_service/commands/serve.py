@@ -21,6 +21,14 @@ def serve(
     encoder: Annotated[str | None, typer.Option(help="Bundled encoder's name or folder.")] = None,
     precision: Annotated[str | None, typer.Option(help="int8, fp16 or fp32.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    accept_compatible: Annotated[
+        float | None,
+        typer.Option(
+            metavar="COSINE",
+            help="Search what another precision of the encoder built, if the export measured this "
+            "cosine or more between vectors of the two.",
+        ),
+    ] = None,
     reranker: Annotated[
         Path | None, typer.Option(help="Folder of a reranker; none by default.")
     ] = None,
@@ -57,6 +65,7 @@ def serve(
         encoder=encoder,
         precision=precision,
         device=device,
+        accept_compatible=accept_compatible,
         reranker=reranker,
         max_rerank=max_rerank,
         threads=threads,
