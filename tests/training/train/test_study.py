@@ -450,7 +450,9 @@ def test_a_page_is_a_function_of_results_and_shows_what_is_missing(
             "fingerprint": cell.fingerprint,
             "exits": dict.fromkeys(cell.exits, numbers),
             "dev": [[0, 70.0], [2, 80.0]],
-            "drop_rates": [],
+            "drop_rates": [[1, [0.5, 0.5]], [2, [0.1 * cell.seed, 0.2]]]
+            if cell.arm == "attention"
+            else [],
             "steps": 2,
             "resumed": False,
             "train_cpu_seconds": seconds[cell.arm, cell.seed],
@@ -469,11 +471,14 @@ def test_a_page_is_a_function_of_results_and_shows_what_is_missing(
     assert "Not done (arm and seeds): attention 2." in page
     assert "![curve](tiny-curve.svg)" in page
     assert "2.0 CPU hours" in page
+    assert "STS-B dev also chose the step" in page
+    assert "| attention: share dropped | 1 | 0.100 | 0.200 |" in page
     append_result(path.parent / "results" / "tiny.jsonl", last)
     for _ in range(2):
         write_page(load_results(study, path), path, tmp_path / "pages")
         text = (tmp_path / "pages" / "tiny.md").read_text()
         assert "None is missing." in text
+        assert "| attention: share dropped | 2 | 0.150 | 0.200 |" in text
         # By 0.2 with both seeds: no spread at all, but two are too few to call it a difference.
         assert "0.7500 ± 0.6353 (+0.2000 ± 0.0000)" in text
         assert "| mean | 3.00 | 1.00x |" in text

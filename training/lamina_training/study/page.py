@@ -29,6 +29,10 @@ _GEOMETRY = {
     "anisotropy": ("anisotropy", 3),
     "effective_rank": ("effective rank", 1),
 }
+_DROPS = {
+    "drop_rates": "share dropped",
+    "drop_spread": "spread of the probability over a row's links",
+}
 _INDEX_BEGIN, _INDEX_END = "<!-- studies -->", "<!-- /studies -->"
 _SHARES = ("dev_last", "dev_best")
 """Measures in shares of 1, shown in hundredths."""
@@ -96,6 +100,8 @@ def _parts(found: StudyResults, path: Path, pictures: Sequence[str]) -> Iterable
         if geometry := _table(found, _GEOMETRY):
             yield "## Geometry\n\n" + geometry
             yield "Of STS-B test; lower is better, but for the effective rank."
+        if drops := _drops(found):
+            yield "## What was dropped\n\n" + drops
         yield from (f"![{picture}]({path.stem}-{picture}.svg)" for picture in pictures)
         if costs := _costs(found):
             yield "## Cost\n\n" + costs
@@ -149,6 +155,22 @@ def _scaled(values: Mapping[int, float], measure: str) -> dict[int, float]:
 def _shown(value: Estimate, digits: int, *, sign: str = "") -> str:
     text = f"{value.mean:{sign}.{digits}f}"
     return text if value.half_width is None else f"{text} ± {value.half_width:.{digits}f}"
+
+
+def _drops(found: StudyResults) -> str:
+    """Tabulate, by layer, how much each arm dropped at the end of its runs, and how evenly."""
+    rows = []
+    for name, arm in found.study.arms.items():
+        for key, what in _DROPS.items():
+            ends = [line[key][-1][1] for line in found.of_arm(name).values() if line.get(key)]
+            if ends:
+                means = [statistics.fmean(layer) for layer in zip(*ends, strict=True)]
+                rows.append([f"{arm.title}: {what}", str(len(ends)), *(f"{m:.3f}" for m in means)])
+    if not rows:
+        return ""
+    layers = [str(number) for number in range(1, max(map(len, rows)) - 1)]
+    table = markdown_table(["layer", "seeds", *layers], rows, numbers=1)
+    return "\n".join(table) + "\n\nAt the last line of each run's log, means over seeds."
 
 
 def _costs(found: StudyResults) -> str:
