@@ -98,6 +98,8 @@ def needs_compaction(
     positions = index["rows"] + index["deleted"] if index else 0
     if delta >= max_delta:
         return f"{delta} rows are newer than the index"
+    if info["damage"]:
+        return f"a newer index is damaged: {info['damage'][0]}"
     if info["deleted_count"] > REBUILD_SHARE * positions:
         return f"{info['deleted_count']} of {positions} rows of the index are deleted"
     tombstones = info["tombstone_count"]

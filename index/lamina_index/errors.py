@@ -85,6 +85,10 @@ class DamagedError(LaminaError):
     """A file is missing, cut or altered; the message names it and the remedy."""
 
 
+class IndexDamagedError(DamagedError):
+    """A search index is missing, cut or altered; it can be made again from `documents.sqlite`."""
+
+
 class NoWordIndexError(LaminaError):
     """The collection was made by a version without a word index; `lamina index upgrade` adds it."""
 

@@ -109,7 +109,8 @@ def fuse(
     """
     query = words.query(reading, text)
     allowed = view.keys_of(matching) if matching else None
-    lexical = words.best(reading, query, LEG_DEPTH, allowed=allowed)
+    # the listing goes on by meaning, so it needs no more words where the rarest found some
+    lexical = words.best(reading, query, LEG_DEPTH, least=1, allowed=allowed)
     # deeper down a row that words have found may rank lower than by meaning, so more are needed
     wanted = LEG_DEPTH if wanted <= LEG_DEPTH else wanted + len(lexical.keys)
     near, near_keys = view.nearest(reading, embedding, wanted, matching)

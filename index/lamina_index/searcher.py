@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lamina_index.collection import open_collection
-from lamina_index.errors import BlankTextError, DamagedError, DocumentNotFoundError
+from lamina_index.errors import BlankTextError, DocumentNotFoundError, IndexDamagedError
 from lamina_index.filters import Filter
 from lamina_index.listing import Page, Place, page_after
 from lamina_index.manifest import PARENT_FIELD, CollectionManifest, FieldType
@@ -89,7 +89,8 @@ class Searcher:
             CollectionNotFoundError: If no collection lies there.
             EncoderMismatchError: If another encoder built it, even one of the same dimension, and
                 not another precision that the encoder accepts.
-            DamagedError: If a file is missing, cut or altered.
+            DamagedError: If a file is missing, cut or altered; `IndexDamagedError` where that is
+                the index alone.
             FormatError: If it is of a format that this version does not read.
         """
         folder = Path(folder)
@@ -286,7 +287,7 @@ class Searcher:
         Reads all of it, so a service runs it in a thread after opening.
 
         Raises:
-            DamagedError: If a file is not as it was written.
+            IndexDamagedError: If a file is not as it was written.
         """
         snapshot = self._snapshot
         if snapshot is None:
@@ -295,8 +296,12 @@ class Searcher:
         if snapshot_numbers(self.folder)[:1] != [snapshot.number]:
             return  # a newer one is there, and a missing file of this one is no damage
         if found:
-            raise DamagedError(found[0])
+            raise IndexDamagedError(found[0])
         self._verified = snapshot.number
+
+    def doubt(self) -> None:
+        """Let the snapshot in use count as not verified: damage was met in its files."""
+        self._verified = None
 
     def info(self) -> dict[str, Any]:
         """Describe the collection and the index in use, as JSON values."""

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lamina_index.columns_file import read_columns
-from lamina_index.errors import DamagedError, FormatError
+from lamina_index.errors import DamagedError, FormatError, IndexDamagedError
 from lamina_index.field_columns import FieldColumns
 from lamina_index.manifest import SnapshotFile, SnapshotManifest
 from lamina_index.vectors import VectorIndex
@@ -137,7 +137,7 @@ def open_newest(collection: Path) -> tuple[Snapshot | None, list[DamagedError]]:
         The snapshot, None if there is none at all, and what was wrong with newer ones.
 
     Raises:
-        DamagedError: If there are snapshots but none is sound.
+        IndexDamagedError: If there are snapshots but none is sound.
     """
     damage: list[DamagedError] = []
     numbers = snapshot_numbers(collection)
@@ -161,7 +161,7 @@ def open_snapshot(folder: Path, number: int | None = None) -> Snapshot:
         number: Its number, while the folder does not have its name yet.
 
     Raises:
-        DamagedError: If a file is missing, cut or altered where the quick checks look.
+        IndexDamagedError: If a file is missing, cut or altered where the quick checks look.
     """
     manifest = read_manifest(folder)
     for name, file in manifest.files.items():
@@ -238,10 +238,10 @@ def describe_file(path: Path) -> SnapshotFile:
     return SnapshotFile(size_bytes=path.stat().st_size, chunk_bytes=_CHUNK_BYTES, sha256=digests)
 
 
-def damaged(path: Path, found: str) -> DamagedError:
+def damaged(path: Path, found: str) -> IndexDamagedError:
     """The error for a damaged file of a snapshot; its remedy needs no encoder."""
     collection = path.parent.parent.parent
-    return DamagedError(
+    return IndexDamagedError(
         f"{path}: {found}; `lamina index compact {collection}` makes the snapshot again from "
         "documents.sqlite, without encoding anything"
     )

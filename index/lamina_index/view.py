@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lamina_index.errors import DamagedError
+from lamina_index.errors import DamagedError, IndexDamagedError
 from lamina_index.exact import NearestSoFar
 from lamina_index.manifest import SnapshotManifest
 from lamina_index.matching import Matching, among
@@ -93,13 +93,13 @@ class View:
             begun again: it may see rows that were deleted before the snapshot was made.
 
         Raises:
-            DamagedError: If no snapshot is sound, or there is none and too many rows need one.
+            IndexDamagedError: If no snapshot is sound, or there is none and too many rows need one.
         """
         snapshot, damage = open_newest(collection)
         if snapshot is not None and is_ahead(snapshot.manifest, reading):
             return None
         if snapshot is None and (count := reading.count()) > DELTA_LIMIT:
-            raise DamagedError(
+            raise IndexDamagedError(
                 f"{collection / SNAPSHOTS}: {count} documents but no search index; "
                 f"`lamina index compact {collection}` makes it from documents.sqlite"
             )

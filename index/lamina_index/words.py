@@ -3,13 +3,14 @@
 Two steps. The rarest words of a query bring the candidates, as many words as match no more rows
 than a budget; then the best candidates get the share of the commoner words too. So "what" and "is"
 count as they should where it matters, and no list of half the documents is read for them.
+Only where those candidates are fewer than were asked for do the other words bring some, too.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +30,9 @@ BUDGET_ROWS = (2_000, 20_000)
 BUDGET_SHARE = 0.02
 """Rows that the words which bring candidates may match together: this share of all, but never less
 or more than those. Measured on Quora dev (docs/decisions.md)."""
+
+_BELOW = 0.999
+"""Highest score of a turn's candidates, as a share of the lowest score of the turn before."""
 
 MAX_WORDS = 64
 """Different words of a query that count; of more the first ones."""
@@ -59,7 +63,8 @@ class WordQuery:
 
     Attributes:
         leading: The words that bring candidates, rarest first.
-        common: The others, which only add to candidates' scores.
+        common: The others, rarest first: they add to candidates' scores, and bring some where
+            there are too few.
         documents: Number of documents of the collection.
         mean_length: Mean number of words in their texts.
     """
@@ -68,6 +73,13 @@ class WordQuery:
     common: tuple[QueryWord, ...]
     documents: int
     mean_length: float
+
+    def turns(self) -> Iterator[tuple[Sequence[QueryWord], Sequence[QueryWord]]]:
+        """Words that bring candidates, turn by turn, each with the words that then add to them."""
+        if self.leading:
+            yield self.leading, self.common
+        for place, word in enumerate(self.common):
+            yield (word,), self.common[place + 1 :]
 
     def scores(
         self, texts: Sequence[Sequence[str]], words: Sequence[QueryWord]
@@ -160,30 +172,46 @@ class WordSearch:
         query: WordQuery,
         wanted: int,
         *,
+        least: int | None = None,
         allowed: NDArray[np.int64] | None = None,
     ) -> WordMatches:
         """Find the documents with the highest BM25.
 
-        The first `WINDOW` candidates are scored by all words. Those after them have the score of
-        the leading words alone, which is never more than any of the first ones have.
+        The leading words bring candidates. While there are fewer than `least`, each common word
+        has a turn: the documents that it brings come after all that were there, with scores that
+        are lowered where they would be higher. So the order does not depend on `wanted`.
+
+        The first `WINDOW` candidates of a turn are scored by all of its words. Those after them
+        have the score of the words that brought them alone, which is never more than any of the
+        first ones have.
 
         Args:
             reading: The transaction that the query was made in.
             query: From `query`.
             wanted: How many, at least 1.
+            least: How many are enough to let no further word have its turn, at most `wanted`; None
+                for `wanted`.
             allowed: (m,) keys of the only rows that may be found; None for all.
 
         Returns:
-            `wanted` documents or more, where more tie with the last; fewer only if fewer have a
-            leading word.
+            `wanted` documents or more, where more tie with the last; fewer than `least` only if
+            fewer have a word of the query.
         """
-        if not query.leading:
-            return WordMatches(np.empty(0), np.empty(0, np.int64))
-        scores, keys = self._candidates(reading, query, max(wanted, WINDOW), allowed)
-        if query.common:
-            self._add_common(reading.words(), query, scores, keys)
-        best = np.lexsort((keys, -scores))
-        scores, keys = scores[best], keys[best]
+        words = reading.words()
+        scores, keys = np.empty(0), np.empty(0, np.int64)
+        for leading, common in query.turns():
+            more, rows = self._candidates(
+                reading, query, leading, max(wanted, WINDOW), allowed, known=keys
+            )
+            if common and len(rows):
+                self._add_common(words, query, common, more, rows)
+            best = np.lexsort((rows, -more))
+            more, rows = more[best], rows[best]
+            if len(scores) and len(more) and more[0] >= scores[-1]:
+                more *= _BELOW * scores[-1] / more[0]
+            scores, keys = np.concatenate([scores, more]), np.concatenate([keys, rows])
+            if len(keys) >= (least or wanted):
+                break
         end = wanted
         while end < len(scores) and scores[end] == scores[wanted - 1]:
             end += 1
@@ -205,15 +233,19 @@ class WordSearch:
         self,
         reading: StoreReading,
         query: WordQuery,
+        leading: Sequence[QueryWord],
         width: int,
         allowed: NDArray[np.int64] | None,
+        *,
+        known: NDArray[np.int64],
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """The best rows by the leading words: `width` or all that tie with the last."""
+        """The best rows by some words, but known ones: `width` or all that tie with the last."""
         words = reading.words()
-        found = [_counts(words, word.folded) for word in query.leading]
+        found = [_counts(words, word.folded) for word in leading]
         keys, owners = np.unique(np.concatenate([docs for docs, _ in found]), return_inverse=True)
+        kept = np.isin(keys, known, invert=True)
         if allowed is not None:
-            kept = np.isin(keys, allowed)
+            kept &= np.isin(keys, allowed)
         lengths = self._lengths.of(
             keys, words, last_key=reading.last_key(), documents=query.documents
         )
@@ -223,7 +255,7 @@ class WordSearch:
         )
         parts = weights * counts * (_K1 + 1) / (counts + query.norm(lengths)[owners])
         scores = np.bincount(owners, parts, len(keys)).astype(np.float64, copy=False)
-        if allowed is not None:
+        if not kept.all():
             scores, keys = scores[kept], keys[kept]
         if len(scores) > width:
             kept = scores >= np.partition(scores, -width)[-width]
@@ -235,12 +267,13 @@ class WordSearch:
         self,
         words: WordReading,
         query: WordQuery,
+        common: Sequence[QueryWord],
         scores: NDArray[np.float64],
         keys: NDArray[np.int64],
     ) -> None:
         """Add the share of the common words to the scores of the window's rows."""
         texts = [terms for _, terms in _texts(words, keys[:WINDOW].tolist())]
-        scores[: len(texts)] += query.scores(texts, query.common)
+        scores[: len(texts)] += query.scores(texts, common)
 
 
 class _CommonWords:

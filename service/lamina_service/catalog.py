@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 from lamina_index.collection import MANIFEST_FILE, recover_swap, replaced_folder
 from lamina_index.collection_changes import drop_removed
 from lamina_index.encoder import Encoder
-from lamina_index.errors import CollectionNotFoundError, LaminaError
+from lamina_index.errors import CollectionNotFoundError, DamagedError, LaminaError
 from lamina_index.reranker import Reranker
 from lamina_index.searcher import Searcher
-from lamina_index.snapshot_files import SNAPSHOTS
+from lamina_index.snapshot_files import SNAPSHOTS, snapshot_folder, snapshot_numbers
 from lamina_index.store import STORE_FILE
 from lamina_index.writer import CollectionWriter
 from lamina_service.aliases import Aliases, is_plain
@@ -30,6 +30,12 @@ REFRESH_SECONDS = 1.0
 _RETIREMENT_SECONDS = 60.0
 """How long a replaced collection stays open for searches that began before."""
 
+_SERVED_PARTS = (MANIFEST_FILE,)
+"""A collection that is served follows its own database and snapshots."""
+_UNSOUND_PARTS = (MANIFEST_FILE, SNAPSHOTS)
+"""One whose index opened but is not as it was written waits for another; writes are no cure."""
+_FAILED_PARTS = (MANIFEST_FILE, STORE_FILE, SNAPSHOTS)
+
 T = TypeVar("T")
 _Stamp = tuple[int, int]
 _ABSENT = (0, 0)
@@ -39,15 +45,16 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A collection as last opened; it is worth opening again when one of the `stamps` changes."""
+    """A collection as last opened; worth opening again when the stamp of a part changes."""
 
+    parts: tuple[str, ...]
     stamps: tuple[_Stamp, ...]
     searcher: Searcher | None = None
     failure: LaminaError | None = None
 
     def holds(self, folder: Path) -> bool:
         """Whether the folder is as it was."""
-        return self.stamps == _stamps(folder, served=self.searcher is not None)
+        return self.stamps == _stamps(folder, self.parts)
 
 
 class Catalog:
@@ -124,19 +131,27 @@ class Catalog:
             CollectionNotFoundError: If there is none of that name.
             LaminaError: Why it could not be opened, or what is damaged in it.
         """
-        entry = self._entries.get(self._aliases.resolve(name))
-        if entry is None:  # perhaps an alias was switched since, which another request has seen
-            self.follow(name)
+        _, entry = self._find(name)
+        if entry.searcher is None:
+            assert entry.failure is not None  # an entry has one or the other
+            raise entry.failure.with_traceback(None)
+        return entry.searcher
+
+    def _find(self, name: str) -> tuple[str, _Entry]:
+        """What is known of a collection, and its own name where an alias was given.
+
+        Raises:
+            CollectionNotFoundError: If there is none of that name.
+        """
+        if self._aliases.resolve(name) not in self._entries:
+            self.follow(name)  # perhaps an alias was switched since, which another request has seen
         collection = self._aliases.resolve(name)
         entry = self._entries.get(collection)
         if entry is None:
             known = ", ".join(self.names()) or "none"
             led = f" (alias {name!r} leads to it)" if collection != name else ""
             raise CollectionNotFoundError(f"no collection {collection!r}{led}; there is: {known}")
-        if entry.searcher is None:
-            assert entry.failure is not None  # an entry has one or the other
-            raise entry.failure.with_traceback(None)
-        return entry.searcher
+        return collection, entry
 
     def using(self, name: str, work: Callable[[Searcher], T]) -> T:
         """Work with a collection, or with the one that takes its place meanwhile.
@@ -146,6 +161,17 @@ class Catalog:
             LaminaError: As `get`, and what `work` raises.
         """
         return self._retried(name, lambda: work(self.get(name)))
+
+    def changing(self, name: str, work: Callable[[Path], T]) -> T:
+        """Work with a collection's folder, whether or not it can be served; take up the outcome.
+
+        Raises:
+            CollectionNotFoundError: If there is none of that name.
+            LaminaError: What `work` raises.
+        """
+        done = self._retried(name, lambda: work(self._data / self._find(name)[0]))
+        self.follow(name)
+        return done
 
     def writing(self, name: str, work: Callable[[CollectionWriter], T]) -> T:
         """Write to a collection, or to the one that takes its place meanwhile.
@@ -206,7 +232,7 @@ class Catalog:
         except CollectionNotFoundError:
             raise
         except LaminaError as error:
-            described = _describe_failed(self._aliases.resolve(name), error)
+            described = _describe_failed(self._data / self._aliases.resolve(name), error)
         return {**described, "aliases": self._aliases.leading_to(described["name"])}
 
     def describe_all(self) -> list[dict[str, Any]]:
@@ -216,7 +242,7 @@ class Catalog:
         for name in self.names():
             if name in self._aliases.known:  # made on the disk, where nobody knows of aliases
                 taken = NameTakenError(f"alias {name!r} hides this collection; rename one of them")
-                found.append({**_describe_failed(name, taken), "aliases": []})
+                found.append({**_describe_failed(self._data / name, taken), "aliases": []})
                 continue
             with suppress(CollectionNotFoundError):  # gone meanwhile
                 found.append(self.describe(name))
@@ -249,17 +275,17 @@ class Catalog:
             _logger.info("collection %s is gone", name)
 
     def _open(self, folder: Path) -> _Entry:
-        failed = _stamps(folder, served=False)  # as before, so that a change meanwhile is noticed
-        served = _stamps(folder, served=True)
+        # as before, so that a change meanwhile is noticed
+        failed, served = _stamps(folder, _FAILED_PARTS), _stamps(folder, _SERVED_PARTS)
         try:
             with ExitStack() as undo:
                 searcher = undo.enter_context(Searcher.open(folder, self._encoder, self._reranker))
                 info = self._measured(searcher)
                 undo.pop_all()
         except Exception as error:  # noqa: BLE001 - must not keep the others from being served
-            return _failed(folder, failed, error)
+            return _failed(folder, _FAILED_PARTS, failed, error)
         _logger.info("collection %s is open: %d documents", folder.name, info["count"])
-        return _Entry(served, searcher=searcher)
+        return _Entry(_SERVED_PARTS, served, searcher=searcher)
 
     def _measured(self, searcher: Searcher) -> dict[str, Any]:
         """Describe a collection, and tell the metrics its size."""
@@ -298,13 +324,14 @@ class Catalog:
         entry = self._entries.get(name)
         if entry is None or entry.searcher is None or entry.searcher.verified:
             return
-        stamps = _stamps(self._data / name, served=False)
+        folder = self._data / name
+        stamps = _stamps(folder, _UNSOUND_PARTS)
         try:
             entry.searcher.verify()
         except Exception as error:  # noqa: BLE001 - must not keep the others from being verified
             with self._refreshing:
                 if self._entries.get(name) is entry:
-                    self._put(name, _failed(self._data / name, stamps, error))
+                    self._put(name, _failed(folder, _UNSOUND_PARTS, stamps, error))
 
     def _measure(self, name: str) -> None:
         """Tell the metrics how a collection has grown; what is damaged, requests tell."""
@@ -327,6 +354,13 @@ class Catalog:
             self._retired.pop(0)[1].close()
 
 
+def newest_snapshot(folder: Path) -> int | None:
+    """Number of a collection's newest snapshot, sound or not, if there is one that can be seen."""
+    with suppress(DamagedError):  # those that cannot be listed are as good as none
+        return next(iter(snapshot_numbers(folder)), None)
+    return None
+
+
 def _describe(searcher: Searcher) -> dict[str, Any]:
     info = searcher.info()
     snapshot = info["index"]["snapshot"] if info["index"] else None
@@ -334,12 +368,16 @@ def _describe(searcher: Searcher) -> dict[str, Any]:
     return {"name": searcher.folder.name, "status": "open", **info, "compaction_failure": failure}
 
 
-def _describe_failed(name: str, error: LaminaError) -> dict[str, Any]:
+def _describe_failed(folder: Path, error: LaminaError) -> dict[str, Any]:
     problem = {"type": PROBLEM_URI + problem_of(error).slug, "detail": str(error)}
-    return {"name": name, "status": "failed", "problem": problem}
+    failure = failure_of(folder, newest_snapshot(folder))
+    described = {"name": folder.name, "status": "failed", "problem": problem}
+    return {**described, "compaction_failure": failure} if failure else described
 
 
-def _failed(folder: Path, stamps: tuple[_Stamp, ...], error: Exception) -> _Entry:
+def _failed(
+    folder: Path, parts: tuple[str, ...], stamps: tuple[_Stamp, ...], error: Exception
+) -> _Entry:
     """Log why a collection is not served; of what nobody foresaw only the log tells."""
     if isinstance(error, LaminaError):
         _logger.error("collection %s is not served: %s", folder.name, error)
@@ -347,17 +385,20 @@ def _failed(folder: Path, stamps: tuple[_Stamp, ...], error: Exception) -> _Entr
     else:
         _logger.error("collection %s is not served", folder.name, exc_info=error)
         failure = LaminaError(f"collection {folder.name!r} failed; the server's log tells why")
-    return _Entry(stamps, failure=failure)
+    return _Entry(parts, stamps, failure=failure)
 
 
-def _stamps(folder: Path, *, served: bool) -> tuple[_Stamp, ...]:
-    """What shows that a collection should be opened again.
+def _stamps(folder: Path, parts: tuple[str, ...]) -> tuple[_Stamp, ...]:
+    """What shows that a collection should be opened again: of snapshots, that of the newest."""
+    return tuple(
+        _newest_stamp(folder) if part == SNAPSHOTS else _stamp(f"{folder}/{part}") for part in parts
+    )
 
-    One that is served follows its own database and snapshots, so the stamp of its manifest is
-    enough; one that failed is worth another try when any of its parts has changed.
-    """
-    parts = (MANIFEST_FILE,) if served else (MANIFEST_FILE, STORE_FILE, SNAPSHOTS)
-    return tuple(_stamp(f"{folder}/{part}") for part in parts)
+
+def _newest_stamp(folder: Path) -> _Stamp:
+    """Of a snapshot that is there; one that is being made changes the folder above it alone."""
+    number = newest_snapshot(folder)
+    return _ABSENT if number is None else _stamp(str(snapshot_folder(folder, number)))
 
 
 def _is_there(folder: Path) -> bool:

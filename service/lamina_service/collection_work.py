@@ -22,6 +22,7 @@ from lamina_index.errors import (
     CollectionBusyError,
     CollectionExistsError,
     CollectionNotFoundError,
+    IndexDamagedError,
     LaminaError,
 )
 from lamina_index.manifest import Chunking, CollectionManifest
@@ -107,7 +108,11 @@ def archive(service: Service, collection: str) -> dict[str, Any]:
         now = datetime.now(UTC)
         name = searcher.folder.name
         file = folder / f"{name}-{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}.tar"
-        made = write_archive(searcher.folder, file, still_wanted=still_wanted)
+        try:
+            made = write_archive(searcher.folder, file, still_wanted=still_wanted)
+        except IndexDamagedError:
+            searcher.doubt()  # the catalog's check finds it then, and the index is made again
+            raise
         return {
             "file": file.name,
             "collection": name,
@@ -135,13 +140,14 @@ def compact(service: Service, collection: str, asked: CompactRequest) -> dict[st
 
     Raises:
         CollectionBusyError: If a build or a compaction is at work, or the service stops.
+        CollectionNotFoundError: If there is none of that name.
         LaminaError: As `lamina_index.compaction.compact`.
     """
 
-    def run(searcher: Searcher) -> dict[str, Any]:
-        return service.compactor.compact(searcher.folder, asked.factory)
+    def run(folder: Path) -> dict[str, Any]:
+        return service.compactor.compact(folder, asked.factory)
 
-    return service.catalog.using(collection, run)
+    return service.catalog.changing(collection, run)
 
 
 def _make_folder(folder: Path) -> None:

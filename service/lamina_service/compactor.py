@@ -13,8 +13,13 @@ from typing import Any, Literal
 
 from lamina_index.collection import writer_lock
 from lamina_index.compaction import needs_compaction
-from lamina_index.errors import CollectionBusyError, CollectionNotFoundError, LaminaError
-from lamina_service.catalog import Catalog
+from lamina_index.errors import (
+    CollectionBusyError,
+    CollectionNotFoundError,
+    IndexDamagedError,
+    LaminaError,
+)
+from lamina_service.catalog import Catalog, newest_snapshot
 from lamina_service.compaction_child import compact_in_child, tell_failure
 from lamina_service.metrics import Metrics
 from lamina_service.settings import Settings
@@ -24,6 +29,9 @@ LOCK_FILE = ".compactor.lock"
 
 _FIRST_PAUSE = 10.0
 _LONGEST_PAUSE = 600.0
+_MOST_MENDS = 5
+"""Times that a damaged index is made again without one that is found sound: the database may be
+damaged, too, or the disk be bad."""
 
 _logger = logging.getLogger(__name__)
 
@@ -61,6 +69,7 @@ class Compactor:
         self._closing = closing
         self._asked = threading.Lock()
         self._watched: dict[str, _Watched] = {}
+        self._mended: dict[str, _Watched] = {}
         self._thread = threading.Thread(target=self._keep, name="compactor", daemon=True)
 
     def start(self) -> None:
@@ -108,9 +117,14 @@ class Compactor:
         try:
             searcher = self._catalog.get(name)
             info = searcher.info()
+        except IndexDamagedError as damage:
+            self._mend(name, damage)
+            return
         except (LaminaError, OSError):  # the catalog tells why it is not served, or it has gone
             self._watched.pop(name, None)
             return
+        if info["verified"]:
+            self._mended.pop(name, None)
         self._metrics.collection_watched(name, info["delta_count"])
         now = time.monotonic()
         watched = self._watched.setdefault(name, _Watched())
@@ -123,19 +137,40 @@ class Compactor:
             max_delta=self._settings.compact_rows,
             max_age=self._settings.compact_seconds,
         )
-        if due is None or now < watched.resume:
-            return
-        try:
-            with writer_lock(searcher.folder):
-                pass  # a look is cheaper than a process
-            _logger.info("compacting %s: %s", name, due)
-            self._run(searcher.folder, full=watched.failures > 0)
-        except (CollectionBusyError, CollectionNotFoundError):
-            return  # a build is at work, the service stops, or the collection has gone
-        except Exception as error:  # noqa: BLE001 - a collection must not keep others waiting
-            self._note_failure(name, searcher.folder, watched, snapshot, error)
-        else:
+        if due is not None and now >= watched.resume and self._try(name, watched, snapshot, due):
             watched.failures, watched.resume = 0, 0.0
+
+    def _mend(self, name: str, damage: IndexDamagedError) -> None:
+        """Make an index again that is too damaged to be searched, a few times at most."""
+        watched = self._mended.setdefault(name, _Watched())
+        if watched.failures >= _MOST_MENDS or time.monotonic() < watched.resume:
+            return
+        snapshot = newest_snapshot(self._settings.data / name)
+        if self._try(name, watched, snapshot, str(damage)):
+            self._catalog.follow(name)
+            watched.failures += 1  # until it has been verified
+            watched.resume = time.monotonic() + _FIRST_PAUSE
+        elif watched.failures == _MOST_MENDS:
+            _logger.error("the index of %s is left damaged until somebody compacts it", name)
+
+    def _try(self, name: str, watched: _Watched, snapshot: int | None, why: str) -> bool:
+        """Compact a collection unless it is busy or gone; note it where that fails.
+
+        Returns:
+            Whether there is a new index.
+        """
+        folder = self._settings.data / name
+        try:
+            with writer_lock(folder):
+                pass  # a look is cheaper than a process
+            _logger.info("compacting %s: %s", name, why)
+            self._run(folder, full=watched.failures > 0)
+        except (CollectionBusyError, CollectionNotFoundError):
+            return False  # a build is at work, the service stops, or the collection has gone
+        except Exception as error:  # noqa: BLE001 - a collection must not keep others waiting
+            self._note_failure(name, folder, watched, snapshot, error)
+            return False
+        return True
 
     def _note_failure(
         self, name: str, folder: Path, watched: _Watched, snapshot: int | None, error: Exception

@@ -158,6 +158,7 @@ REQUEST_PROBLEMS: dict[type[LaminaError], Problem] = {
     index.CompactionError: Problem(500, "compaction-failed", "New index was not right"),
     index.IndexFactoryError: Problem(422, "index-factory", "Index type cannot be built"),
     index.DamagedError: Problem(503, "collection-damaged", "Damaged collection"),
+    index.IndexDamagedError: Problem(503, "index-damaged", "Damaged search index"),
     index.FilterError: Problem(422, "invalid-filter", "Filter does not fit"),
     index.GroupFieldError: Problem(422, "invalid-group-by", "Field cannot be grouped by"),
     index.CursorError: Problem(422, "invalid-cursor", "Cursor leads nowhere"),
@@ -216,6 +217,7 @@ _HEADERS: dict[type[LaminaError], dict[str, str]] = {
     KeyRequiredError: {"WWW-Authenticate": "Bearer"},
     QueueFullError: {"Retry-After": "1"},
     index.BacklogFullError: {"Retry-After": "5"},
+    index.IndexDamagedError: {"Retry-After": "5"},
 }
 
 

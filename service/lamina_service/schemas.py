@@ -110,7 +110,7 @@ class CompactionFailure(Reply):
 
 
 class CollectionReply(Reply):
-    """A collection's state; of one that failed only the name, the status and the problem."""
+    """A collection's state; of one that failed, only what tells why."""
 
     model_config = ConfigDict(title="Collection")
 

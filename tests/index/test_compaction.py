@@ -589,9 +589,12 @@ def test_it_is_due_by_size_by_age_and_by_deletions(
         "delta_count": delta,
         "deleted_count": deleted,
         "tombstone_count": tombstones,
+        "damage": [],
         "index": index,
     }
     assert needs_compaction(info, age) == told
+    damaged = needs_compaction({**info, "damage": ["keys.npy: cut"]}, age)
+    assert damaged == (told if delta >= 5000 else "a newer index is damaged: keys.npy: cut")
 
 
 def test_documents_written_again_and_again_leave_tombstones_until_a_compaction(

@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 from lamina_index import ranking as ranking_module
+from lamina_index import words as words_module
 from lamina_index.corpus import Document
 from lamina_index.errors import BlankTextError
+from lamina_index.filters import parse_filter
 from lamina_index.fusion import competition_ranks, reciprocal_rank_fusion, score_fusion
+from lamina_index.hits import LegScore
 from lamina_index.search_options import SearchOptions
 from lamina_index.searcher import Searcher
 
@@ -172,6 +175,40 @@ def test_a_single_leg_explains_itself(searcher: Searcher) -> None:
                 hit.rank,
             )
     assert searcher.search("old moon").hits[0].explanation is None
+
+
+def test_words_have_their_part_where_a_filter_leaves_the_rarest_out(
+    make_collection: MakeCollection, word_encoder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(words_module, "BUDGET_ROWS", (6, 6))
+    made = make_collection(fields={"kind": "string"})
+    given = {f"g{n}": "old guitar" for n in range(5)} | {f"m{n}": "the moon" for n in range(9)}
+    given |= {"m9": "moon " * 3, "n": "stocks"}
+    rows = word_encoder.encode(list(given.values()), role="document").embeddings
+    made.store.upsert([Document(n, text, {"kind": n[0]}) for n, text in given.items()], rows)
+    made.snapshot()
+    with Searcher.open(made.folder, word_encoder) as opened:
+        others = parse_filter({"kind": {"$ne": "g"}}, opened.fields, path="filter")
+        alone = opened.search("moon", SearchOptions(mode="lexical", filter=others, top_k=20)).hits
+        for fusion in ("ranks", "scores"):
+            options = replace(HYBRID, fusion=fusion, filter=others, top_k=20)  # type: ignore[arg-type] # literals
+            hits = opened.search("guitar moon", options).hits
+            assert len(hits) == 11
+            legs = {hit.id: (hit.explanation or {})["lexical"] for hit in hits}
+            assert legs.pop("n") == LegScore(None, None)
+            # "guitar" is in none of these texts, so they have what "moon" gives them
+            assert {name: leg.score for name, leg in legs.items()} == {
+                hit.id: pytest.approx(hit.score) for hit in alone
+            }
+            assert {name for name, leg in legs.items() if leg.rank == 1} == {"m9"}
+            assert {leg.rank for leg in legs.values()} == {1, 2}
+            # without the filter the rarer word finds some, and the other gives no ranks
+            hits = opened.search("guitar moon", replace(options, filter=None)).hits
+            every = {hit.id: (hit.explanation or {})["lexical"] for hit in hits}
+            assert {name for name, leg in every.items() if leg.rank} == {f"g{n}" for n in range(5)}
+            assert {name: every[name].score for name in legs} == {
+                hit.id: pytest.approx(hit.score) for hit in alone
+            }
 
 
 def test_highlights_come_in_every_mode_and_only_if_asked_for(searcher: Searcher) -> None:

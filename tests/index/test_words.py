@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from lamina_index import words as words_module
 from lamina_index.cli import main
 from lamina_index.corpus import Document
 from lamina_index.errors import BlankTextError, DamagedError, NoWordIndexError
+from lamina_index.filters import parse_filter
 from lamina_index.search_options import Mode, SearchOptions
 from lamina_index.searcher import Searcher
 from lamina_index.store import STORE_FILE, DocumentStore
@@ -94,6 +96,28 @@ def test_a_score_is_bm25(store: DocumentStore) -> None:
         assert dict(found(store, query)) == pytest.approx(expected, rel=1e-9)
 
 
+def turns_by_hand(
+    texts: Mapping[str, str], query: str, *, budget: int, allowed: set[str]
+) -> list[dict[str, float]]:
+    """The documents that each turn's words bring first, by BM25 of these and all commoner words."""
+    having = {
+        word: {name for name, text in texts.items() if word in text.split()}
+        for word in set(query.split())
+    }
+    words = sorted((len(names), word) for word, names in having.items() if names)
+    leading = 1
+    while sum(count for count, _ in words[: leading + 1]) <= budget and leading < len(words):
+        leading += 1
+    turns: list[dict[str, float]] = []
+    known: set[str] = set()
+    for start, end in [(0, leading), *((n, n + 1) for n in range(leading, len(words)))]:
+        new = set().union(*(having[word] for _, word in words[start:end])) & allowed - known
+        scores = by_hand(texts, " ".join(word for _, word in words[start:]))
+        turns.append({name: scores[name] for name in new})
+        known |= new
+    return turns
+
+
 WORDS = st.sampled_from(["ab", "cd", "ef", "gh", "ij", "kl", "mn", "op"])
 
 
@@ -101,13 +125,15 @@ WORDS = st.sampled_from(["ab", "cd", "ef", "gh", "ij", "kl", "mn", "op"])
 @given(
     texts=st.lists(st.lists(WORDS, max_size=6), min_size=1, max_size=30),
     query=st.lists(WORDS, min_size=1, max_size=5),
+    left_out=st.sets(st.integers(0, 29)),
     budget=st.sampled_from([1, 3, 1000]),
     window=st.sampled_from([1, 4, 1000]),
 )
-def test_the_order_is_that_of_all_words_within_the_window(
+def test_all_that_have_a_word_are_found_turn_by_turn_and_by_all_words_within_the_window(
     tmp_path_factory: pytest.TempPathFactory,
     texts: list[list[str]],
     query: list[str],
+    left_out: set[int],
     budget: int,
     window: int,
 ) -> None:
@@ -117,25 +143,32 @@ def test_the_order_is_that_of_all_words_within_the_window(
         patch.setattr(words_module, "BUDGET_ROWS", (budget, budget))
         patch.setattr(words_module, "WINDOW", window)
         put(store, named)
-        everything = found(store, " ".join(query), 100)
-        exact = by_hand(named, " ".join(query))
+        kept = [number for number in range(len(texts)) if number not in left_out]
+        allowed = np.array(kept, np.int64) + 1 if left_out else None  # keys count from 1
+        everything = found(store, " ".join(query), 100, allowed=allowed)
+        rest = everything
+        for exact in turns_by_hand(
+            named, " ".join(query), budget=budget, allowed={f"d{number:02}" for number in kept}
+        ):
+            turn, rest = rest[: len(exact)], rest[len(exact) :]
+            assert dict(turn).keys() == exact.keys()
+            shares = [score / exact[name] for name, score in turn]
+            assert all(0 < share <= 1 + 1e-9 for share in shares)
+            if window == 1000:  # one share, since a turn is lowered as a whole
+                assert shares == pytest.approx(shares[:1] * len(turn))
+        assert rest == []
         scores = [score for _, score in everything]
-        assert all(score > 0 for score in scores)
         assert scores == sorted(scores, reverse=True)
-        assert set(dict(everything)) <= set(exact)
-        for name, score in everything[:1] if window == 1 else everything[:4]:
-            assert score <= exact[name] + 1e-9
-        if window == 1000:
-            assert dict(everything) == pytest.approx({n: exact[n] for n, _ in everything})
         if budget == 1000:
-            assert dict(everything) == pytest.approx(exact)
-        for wanted in (1, 2, 5):  # pages are parts of one listing, ties included
-            part = found(store, " ".join(query), wanted)
+            exact = by_hand(named, " ".join(query))
+            assert dict(everything) == pytest.approx({name: exact[name] for name, _ in everything})
+        for wanted in (1, 2, 5, 12):  # pages are parts of one listing, ties included
+            part = found(store, " ".join(query), wanted, allowed=allowed)
             assert part == everything[: len(part)]
             assert len(part) >= min(wanted, len(everything))
 
 
-def test_common_words_bring_no_candidates_but_count_in_their_order(
+def test_common_words_count_in_the_order_and_bring_what_is_lacking(
     store: DocumentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(words_module, "BUDGET_ROWS", (3, 3))
@@ -146,9 +179,12 @@ def test_common_words_bring_no_candidates_but_count_in_their_order(
         query = WordSearch().query(reading, "what guitar")
     assert [word.spelling for word in query.leading] == ["guitar"]
     assert [word.spelling for word in query.common] == ["what"]
-    assert [name for name, _ in found(store, "what guitar")] == ["b", "a"]
+    assert [name for name, _ in found(store, "what guitar", 2)] == ["b", "a"]
+    # only what the rarer word does not bring comes by the commoner one
+    others = [f"n{number}" for number in range(8)]
+    assert [name for name, _ in found(store, "what guitar")] == ["b", "a", *others]
     # a query of common words alone is answered by the rarest of them
-    assert [name for name, _ in found(store, "what")] == [*(f"n{n}" for n in range(8)), "b"]
+    assert [name for name, _ in found(store, "what")] == [*others, "b"]
 
 
 def test_more_than_the_window_is_found_in_the_same_order_on_every_page(
@@ -160,8 +196,8 @@ def test_more_than_the_window_is_found_in_the_same_order_on_every_page(
     texts |= {f"e{number:02}": "now then" for number in range(30)}
     put(store, texts)
     everything = found(store, "guitar now", 100)
-    assert len(everything) == 30
-    for wanted in range(1, 31):
+    assert [name[0] for name, _ in everything] == ["d"] * 30 + ["e"] * 30
+    for wanted in range(1, 61):
         part = found(store, "guitar now", wanted)
         assert part == everything[: len(part)]
 
@@ -346,6 +382,45 @@ def test_equal_scores_come_by_id_and_pages_join(
             for offset in range(0, 42, 7)
         ]
     assert [each for page in pages for each in page] == [f"{number:02}" for number in range(30)]
+
+
+def test_no_page_lacks_a_hit_that_the_rarest_words_do_not_bring(
+    make_collection: MakeCollection,
+) -> None:
+    made = make_collection(dimension=D, fields={"kind": "string", "shelf": "number"})
+    texts = ["bread"] * 1500 + ["recipe"] * 1800  # together more than may lead
+    rows = [
+        Document(f"d{number}", f"{text} {number}", {"kind": text, "shelf": number % 7})
+        for number, text in enumerate(texts)
+    ]
+    made.store.upsert(rows[:3000], unit(3000))
+    made.snapshot()
+    made.store.upsert(rows[3000:], unit(300, seed=1))  # newer than the snapshot
+    made.store.delete(["d0", "d1600", "d3299"])
+    by_word = {"bread": 1499, "recipe": 1798}
+    with Searcher.open(made.folder) as searcher:
+
+        def listing(page: int, options: SearchOptions) -> list[str]:
+            hits = []
+            for offset in range(0, 3400, page):
+                wanted = replace(options, top_k=page, offset=offset)
+                hits += searcher.search("bread recipe", wanted).hits
+            assert [hit.rank for hit in hits] == list(range(1, len(hits) + 1))
+            assert len({hit.id for hit in hits}) == len(hits)
+            return [hit.text.split()[0] for hit in hits]
+
+        whole = ["bread"] * by_word["bread"] + ["recipe"] * by_word["recipe"]
+        assert listing(1000, LEXICAL) == listing(299, LEXICAL) == whole
+        for kind, count in by_word.items():
+            passing = parse_filter({"kind": kind}, searcher.fields, path="filter")
+            assert listing(299, replace(LEXICAL, filter=passing)) == [kind] * count
+        grouped = searcher.search("bread recipe", replace(LEXICAL, group_by="kind"))
+        assert [hit.group for hit in grouped.hits] == ["bread", "recipe"]
+        small = parse_filter({"kind": "recipe", "shelf": 3}, searcher.fields, path="filter")
+        grouped = searcher.search(
+            "bread recipe", replace(LEXICAL, filter=small, group_by="shelf", group_size=100)
+        )
+        assert len(grouped.hits) == 100
 
 
 # Stores of the format without words, and damage

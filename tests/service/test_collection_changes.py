@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -540,18 +541,29 @@ def test_archives_are_written_one_at_a_time(app: Any, tmp_path: Path) -> None:
     assert "another archive" in reply.json()["detail"]
 
 
-def test_an_archive_of_what_is_damaged_or_not_there_is_refused(app: Any, folder: Path) -> None:
+def test_an_archive_of_what_is_damaged_or_not_there_is_refused_until_it_is_mended(
+    app: Any, folder: Path
+) -> None:
     assert problem(app.client.post("/v1/collections/none/snapshot", json={})) == (
         404,
         "collection-not-found",
     )
+    until(lambda: app.client.get("/v1/collections/small").json()["verified"])
     index = folder / "small" / "snapshots" / "1" / "vectors.faiss"
     content = bytearray(index.read_bytes())
     content[len(content) // 2] ^= 1
     os.replace(_written(index.with_name("altered"), content), index)
     reply = app.client.post("/v1/collections/small/snapshot", json={})
-    assert problem(reply) == (503, "collection-damaged")
+    assert problem(reply) == (503, "index-damaged")
     assert [path.name for path in (folder.parent / "archives").iterdir()] == [".lock"]
+    until(lambda: app.client.post("/v1/collections/small/snapshot", json={}).status_code == 200)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 90
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def _written(path: Path, content: bytes) -> Path:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import psutil
 import pytest
 
 from lamina_index.collection import verify_collection, writer_lock
+from lamina_index.compaction import compact
 from lamina_index.corpus import Document
 from lamina_index.encoder import OnnxEncoder
 from lamina_index.errors import CollectionBusyError
@@ -229,4 +232,124 @@ def test_a_compaction_ends_with_its_worker_and_leaves_the_index_there_was(
                 os.killpg(process.pid, signal.SIGKILL)
     assert [path.name for path in (folder / "small" / "snapshots").glob("[0-9]*")] == ["1"]
     until(lambda: is_free(folder / "small"), "free again")  # the last child ends with its worker
+    assert verify_collection(folder / "small") == []
+
+
+# Damaged indexes
+
+
+def overwrite(path: Path, place: int = 0) -> None:
+    """Alter four bytes of a file, in a new one: who has the old one mapped goes on with it."""
+    content = bytearray(path.read_bytes())
+    content[place : place + 4] = bytes(255 - byte for byte in content[place : place + 4])
+    path.with_name("altered").write_bytes(content)
+    path.with_name("altered").replace(path)
+
+
+@pytest.mark.parametrize("body", [{}, {"factory": "auto"}])
+def test_a_damaged_index_is_no_obstacle_to_a_request_that_makes_it_again(
+    start: Any, folder: Path, body: dict[str, str]
+) -> None:
+    overwrite(folder / "small" / "snapshots" / "1" / "vectors.faiss")
+    app = start(data=folder, compact=False)
+    refused = app.search("cats")
+    assert problem(refused) == (503, "index-damaged")
+    assert int(refused.headers["retry-after"]) >= 1
+    done = app.client.post("/v1/collections/small/compact", json=body)
+    assert done.status_code == 200, done.text
+    assert "vectors.faiss: altered" in done.json()["reason"]
+    assert app.search("cats").json()["hits"][0]["id"] == "cats"
+    assert verify_collection(folder / "small") == []
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_damaged_index_is_made_again_without_being_asked_for(
+    start: Any, folder: Path, missing: bool
+) -> None:
+    keys = folder / "small" / "snapshots" / "1" / "keys.npy"
+    keys.unlink() if missing else overwrite(keys, 130)
+    app = start(data=folder)
+
+    def answered() -> bool:
+        reply = app.search("cats")
+        if reply.status_code == 200:
+            return bool(reply.json()["hits"][0]["id"] == "cats")
+        assert problem(reply) == (503, "index-damaged")
+        assert int(reply.headers["retry-after"]) >= 1
+        return False
+
+    until(answered, "made again")
+    assert verify_collection(folder / "small") == []
+    until(
+        lambda: 'compactions_total{outcome="rebuilt"} 1.0' in app.client.get("/metrics").text,
+        "counted",
+    )
+
+
+def test_damage_that_the_background_check_finds_is_not_served_and_mended(
+    start: Any, folder: Path, default_encoder: OnnxEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lamina_index.snapshot_files._CHUNK_BYTES", 4096)
+    compact(folder / "small", full=True)
+    overwrite(folder / "small" / "snapshots" / "2" / "vectors.faiss", 10_000)  # not at its ends
+    with writer_lock(folder / "small"):  # as a build at work does
+        app = start(data=folder)
+        until(lambda: app.search("cats").status_code == 503, "found")
+        add(folder / "small", default_encoder, {"tea": "Tea is drunk hot."})
+        with closing(sqlite3.connect(folder / "small" / "documents.sqlite")) as connection:
+            connection.execute("PRAGMA wal_checkpoint")
+        (folder / "small" / "snapshots" / ".writing-3").mkdir()
+        app.service.catalog.refresh()
+        assert problem(app.search("cats")) == (503, "index-damaged")
+    until(lambda: app.search("cats").status_code == 200, "mended")
+    assert app_index(app)["snapshot"] == 3
+    assert app.search("hot tea").json()["hits"][0]["id"] == "tea"
+    assert verify_collection(folder / "small") == []
+
+
+def test_a_damaged_index_is_given_up_where_the_documents_are_damaged_too(
+    start: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("lamina_service.compactor._FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("lamina_service.compactor._MOST_MENDS", 2)
+    monkeypatch.setattr("lamina_service.compactor.LOOK_SECONDS", 0.05)
+    store = folder / "small" / "documents.sqlite"
+    sound = store.read_bytes()
+    with closing(sqlite3.connect(store, isolation_level=None)) as connection:
+        connection.execute("UPDATE vectors SET crc32 = crc32 + 1 WHERE key = 3")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    overwrite(folder / "small" / "snapshots" / "1" / "vectors.faiss")
+    app = start(data=folder)
+    until(lambda: "until somebody compacts it" in caplog.text, "given up")
+    time.sleep(1)  # some more looks
+    failed = 'lamina_compactions_total{outcome="failed"}'
+    assert f"{failed} 2.0" in app.client.get("/metrics").text
+    described = app.client.get("/v1/collections/small").json()
+    assert described["status"] == "failed"
+    assert described["compaction_failure"]["failures"] == 2
+    assert "documents.sqlite" in described["compaction_failure"]["error"]
+    path = "/v1/collections/small/compact"
+    refused = app.client.post(path)
+    assert problem(refused) == (503, "collection-damaged")
+    assert "retry-after" not in refused.headers
+    store.write_bytes(sound)
+    assert app.client.post(path).status_code == 200
+    assert app.search("cats").json()["hits"][0]["id"] == "cats"
+    assert app.client.get("/v1/collections/small").json()["compaction_failure"] is None
+
+
+def test_a_newer_index_that_is_damaged_is_replaced_while_the_older_one_serves(
+    start: Any, folder: Path
+) -> None:
+    snapshots = folder / "small" / "snapshots"
+    shutil.copytree(snapshots / "1", snapshots / "2")
+    overwrite(snapshots / "2" / "keys.npy")
+    app = start(data=folder)
+
+    def mended() -> bool:
+        assert app.search("cats").json()["hits"][0]["id"] == "cats"
+        return app.client.get("/v1/collections/small").json()["damage"] == []
+
+    until(mended, "replaced")
+    assert app_index(app)["snapshot"] == 3
     assert verify_collection(folder / "small") == []
