@@ -12,7 +12,7 @@ from lamina_index.compaction import compact
 from lamina_index.corpus import CorpusOptions, Document, FieldTypes, Rejected, read_corpus
 from lamina_index.corpus.inputs import check_stable_ids, resolve_inputs
 from lamina_index.encoder import Encoder
-from lamina_index.errors import BacklogFullError, CollectionBusyError
+from lamina_index.errors import BacklogFullError, CollectionBusyError, WriteTooLargeError
 from lamina_index.writer import CollectionWriter, Fault, Written
 
 ROWS_AT_ONCE = 256
@@ -52,8 +52,9 @@ def add_documents(
 ) -> AddReport:
     """Add the documents of files to a collection; those whose ids are there are replaced.
 
-    The collection may be searched and written to meanwhile. Each block of 256 rows is durable when
-    the next one begins; after an error or a kill the same call does those again, to the same end.
+    The collection may be searched and written to meanwhile. Each block of 256 rows, or fewer where
+    they have very many parts, is durable when the next one begins; after an error or a kill the
+    same call does those again, to the same end.
 
     Args:
         inputs: Files, folders, or `-` for standard input.
@@ -74,8 +75,15 @@ def add_documents(
     with CollectionWriter.open(folder, encoder, max_backlog=max_backlog) as writer:
         types = FieldTypes(writer.fields)
         records = read_corpus(inputs, options, fields=types, check=writer.check)
-        while block := list(islice(records, ROWS_AT_ONCE)):
-            written = _write(writer, block, types)
+        waiting: list[list[Document | Rejected]] = []
+        while block := waiting.pop() if waiting else list(islice(records, ROWS_AT_ONCE)):
+            try:
+                written = _write(writer, block, types)
+            except WriteTooLargeError:  # of texts with very many parts
+                if len(block) == 1:
+                    raise
+                waiting += [block[len(block) // 2 :], block[: len(block) // 2]]
+                continue
             types.adopt(writer.fields)
             on_faults(written.faults)
             report = AddReport(
@@ -111,5 +119,5 @@ def _write(
             return writer.commit(writer.prepare_documents(block, types))
         except BacklogFullError:
             if writer.backlog.rows == 0:
-                raise  # the block alone has more parts than there may ever be
+                raise  # a new index would make no room
             make_room(writer.folder)

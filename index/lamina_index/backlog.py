@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from lamina_index.errors import BacklogFullError, DamagedError
+from lamina_index.errors import BacklogFullError, DamagedError, WriteTooLargeError
 from lamina_index.manifest import SnapshotManifest
 from lamina_index.snapshot_files import read_manifest, snapshot_folder, snapshot_numbers
 from lamina_index.store_reading import StoreReading
@@ -15,6 +15,9 @@ from lamina_index.view import DELTA_LIMIT
 
 _SHARE = 4
 _LARGEST_LIMIT = 50_000
+_KEPT_SHARE = 10
+"""Of the limit so much is kept from a single write: fewer newer rows are not always worth a new
+index, so a write that needs their room, too, might wait for it for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +62,23 @@ class Backlog:
         """Whether a new index has to be made."""
         return self.rows >= self.limit
 
+    @property
+    def largest_write(self) -> int:
+        """Most rows that one write may have."""
+        return self.limit - self.limit // _KEPT_SHARE
+
     def check_room(self, collection: Path, adding: int) -> None:
         """Refuse rows that there is no room for; the backlog must have been measured for them.
 
         Raises:
-            BacklogFullError: Naming the numbers.
+            BacklogFullError: Naming the numbers; there will be room once a new index is made.
+            WriteTooLargeError: If there will never be.
         """
+        if adding > self.largest_write:
+            raise WriteTooLargeError(
+                f"{collection}: {adding} documents or parts of them at once, expected at most "
+                f"{self.largest_write}; nothing of them is stored, write fewer documents at once"
+            )
         if self.rows + adding > self.limit:
             raise BacklogFullError(
                 f"{collection}: {self.rows} rows are newer than the search index, and {adding} "

@@ -145,3 +145,7 @@ class EvaluationError(LaminaError):
 
 class BacklogFullError(LaminaError):
     """More writes wait for the search index than a search may look through."""
+
+
+class WriteTooLargeError(LaminaError):
+    """One write has more rows than a collection takes at once, however empty its backlog is."""

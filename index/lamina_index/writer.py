@@ -40,7 +40,7 @@ from lamina_index.collection import (
     recover_swap,
     write_turn,
 )
-from lamina_index.corpus import Check, Document, FieldTypes, Rejected, read_values
+from lamina_index.corpus import Check, Document, FieldTypes, Rejected, RowError, read_values
 from lamina_index.disk import disk_errors_told
 from lamina_index.encoder import Encoder
 from lamina_index.errors import (
@@ -48,6 +48,7 @@ from lamina_index.errors import (
     CollectionNotFoundError,
     FilterError,
     FormatError,
+    WriteTooLargeError,
 )
 from lamina_index.filters import Filter, outcome_of_all
 from lamina_index.group_commit import GroupCommit
@@ -132,7 +133,7 @@ class CollectionWriter:
         self._changing = threading.Lock()
         self._retired: list[Opened] = []
         self._opened = self._open()
-        refusals = (BacklogFullError, CollectionNotFoundError)
+        refusals = (BacklogFullError, CollectionNotFoundError, WriteTooLargeError)
         self._commits: GroupCommit[Turn] = GroupCommit(self._turn, refusals)
 
     @classmethod
@@ -184,7 +185,20 @@ class CollectionWriter:
     @property
     def check(self) -> Check:
         """What a reader is to ask before a document may decide the types of metadata."""
-        return check_for(self._embedding, chunked=self._opened.chunked)
+        split = self._opened.split
+        plain = check_for(self._embedding, chunked=self._opened.chunked)
+        if split is None:
+            return plain
+        most = self.backlog.largest_write
+
+        def check(document: Document, values: dict[str, object]) -> None:
+            plain(document, values)
+            if len(document.text) > most and (count := len(split(document.text))) > most:
+                raise RowError(
+                    f"text has {count} parts, expected at most {most}; make several documents of it"
+                )
+
+        return check
 
     @property
     def backlog(self) -> Backlog:
@@ -209,6 +223,7 @@ class CollectionWriter:
             EncoderMismatchError: If one of another encoder has taken its place.
             EncoderOutputError: If the encoder fails on everything.
             StorageFullError: If the disk is full.
+            WriteTooLargeError: If they are more rows than one write may have.
         """
         return self._or_anew(lambda: self.commit(self.prepare(records)))
 
@@ -216,7 +231,7 @@ class CollectionWriter:
         """Check and embed records; nothing is locked, and nothing stored.
 
         Raises:
-            BacklogFullError: As `upsert`, before anything is embedded.
+            BacklogFullError, WriteTooLargeError: As `upsert`, before anything is embedded.
             EncoderOutputError: As `upsert`.
         """
         types = FieldTypes(self.fields)
@@ -246,7 +261,8 @@ class CollectionWriter:
         Raises:
             CollectionNotFoundError: If another collection has taken the place of the one that it
                 was prepared for, or this one has been removed: nothing is stored.
-            BacklogFullError, CollectionBusyError, StorageFullError: As `upsert`.
+            BacklogFullError, CollectionBusyError, StorageFullError, WriteTooLargeError: As
+                `upsert`.
         """
         encoded, rows, known, generation = self._commits.run(partial(self._store, prepared))
         faults = (

@@ -15,7 +15,7 @@ from fastapi import Request
 from lamina_index.corpus.objects import parse_json, parse_object
 from lamina_index.corpus.records import RowError, describe
 from lamina_index.corpus.sources import not_utf8
-from lamina_index.errors import BacklogFullError
+from lamina_index.errors import BacklogFullError, WriteTooLargeError
 from lamina_index.filters import parse_filter
 from lamina_index.listing import Place
 from lamina_index.manifest import MAX_ID_BYTES
@@ -129,9 +129,18 @@ async def store_stream(service: Service, collection: str, request: Request) -> S
     told = request.state.stored = {"inserted": 0, "replaced": 0, "lines": 0}
     async for block in read_blocks(request.stream(), max_line_bytes=limit):
         store = partial(_store_lines, service, stored.collection or collection)
-        stored.add(await _in_turn(service, store, block, patient=bool(stored.collection)))
-        told["inserted"], told["replaced"] = stored.inserted, stored.replaced
-        told["lines"] = block[-1].position + 1
+        waiting = [block]
+        while waiting:
+            lines = waiting.pop()
+            try:
+                stored.add(await _in_turn(service, store, lines, patient=bool(stored.collection)))
+            except WriteTooLargeError:  # of texts with very many parts
+                if len(lines) == 1:
+                    raise
+                waiting += [lines[len(lines) // 2 :], lines[: len(lines) // 2]]
+                continue
+            told["inserted"], told["replaced"] = stored.inserted, stored.replaced
+            told["lines"] = lines[-1].position + 1
     if not stored.collection:
         return await _in_turn(service, partial(_store_lines, service, collection), [])
     return stored
@@ -143,6 +152,7 @@ async def store_list(service: Service, collection: str, content: bytes) -> Store
     Raises:
         InvalidRequestError: If it is no JSON, or no list of documents, or of too many.
         QueueFullError, BacklogFullError: If there is no room.
+        WriteTooLargeError: If there never is for so many parts of documents.
         LaminaError: As `CollectionWriter.upsert`.
     """
     return await _in_turn(service, partial(_store_list, service, collection), content)
@@ -263,7 +273,10 @@ def _store_list(service: Service, collection: str, content: bytes) -> Stored:
             f"{len(body)} documents, expected at most {limit}; as application/x-ndjson any number "
             "can be sent",
         )
-    return _store(service, collection, list(enumerate(body)), [])
+    try:
+        return _store(service, collection, list(enumerate(body)), [])
+    except WriteTooLargeError as error:
+        raise WriteTooLargeError(f"{error}, or send them as application/x-ndjson") from error
 
 
 def _store_lines(service: Service, collection: str, lines: Sequence[Line]) -> Stored:

@@ -165,6 +165,7 @@ REQUEST_PROBLEMS: dict[type[LaminaError], Problem] = {
     index.NoWordIndexError: Problem(409, "no-word-index", "Words cannot be searched yet"),
     index.DocumentNotFoundError: Problem(404, "document-not-found", "No such document"),
     index.BacklogFullError: Problem(429, "backlog-full", "Index has to catch up with writes"),
+    index.WriteTooLargeError: Problem(413, "write-too-large", "Too much for one write"),
     index.ReadOnlyError: Problem(409, "read-only", "Cannot be written to"),
     index.StorageFullError: Problem(507, "storage-full", "No space left"),
     InvalidRequestError: Problem(422, "invalid-request", "Invalid request"),

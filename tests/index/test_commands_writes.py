@@ -16,10 +16,11 @@ from lamina_index.collection import verify_collection, writer_lock
 from lamina_index.collection_changes import create_collection, new_manifest
 from lamina_index.corpus import CorpusOptions
 from lamina_index.encoder import Encoder, OnnxEncoder
-from lamina_index.errors import BacklogFullError, CorpusError
+from lamina_index.errors import CorpusError
 from lamina_index.manifest import Chunking
 from lamina_index.searcher import Searcher
 from lamina_index.store import DocumentStore
+from lamina_index.writer import Fault
 
 CAPTURE = pytest.CaptureFixture[str]
 
@@ -250,9 +251,17 @@ def test_adding_waits_for_who_makes_a_new_index(
     assert len(waits) == 2
 
 
-def test_what_can_never_have_room_is_an_error(tmp_path: Path, word_encoder: Encoder) -> None:
+def test_what_one_write_cannot_take_is_written_in_several_or_rejected(
+    tmp_path: Path, word_encoder: Encoder
+) -> None:
     folder = tmp_path / "c"
     create_collection(folder, new_manifest(word_encoder, chunking=Chunking(tokens=1, overlap=0)))
-    path = rows(tmp_path / "1.jsonl", {"id": "a", "text": "one two three four five six"})
-    with pytest.raises(BacklogFullError, match="6 more would"):
-        add_documents([path], folder, word_encoder, max_backlog=5)
+    fits = [{"id": f"d{n}", "text": "one two three"} for n in range(7)]  # 21 rows in a block
+    path = rows(tmp_path / "1.jsonl", *fits, {"id": "a", "text": "one two three four five six"})
+    faults: list[Fault] = []
+    report = add_documents([path], folder, word_encoder, max_backlog=5, on_faults=faults.extend)
+    assert (report.rows_read, report.inserted, report.rejected) == (8, 7, 1)
+    assert [fault.reason for fault in faults] == [
+        "text has 6 parts, expected at most 5; make several documents of it"
+    ]
+    assert verify_collection(folder) == []

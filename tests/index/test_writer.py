@@ -15,9 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lamina_index.backlog import Backlog
+from lamina_index.backlog import Backlog, backlog_limit
 from lamina_index.collection import verify_collection
 from lamina_index.collection_changes import create_collection, new_manifest, remove_collection
+from lamina_index.compaction import needs_compaction
 from lamina_index.encoder import Encoded, Encoder
 from lamina_index.errors import (
     BacklogFullError,
@@ -28,6 +29,7 @@ from lamina_index.errors import (
     FilterError,
     LaminaError,
     StorageFullError,
+    WriteTooLargeError,
 )
 from lamina_index.filters import parse_filter
 from lamina_index.manifest import Chunking, CollectionManifest, FieldType
@@ -367,6 +369,45 @@ def test_writes_are_refused_before_searches_have_too_much_to_compare(
         assert writer.commit(ready[1]).inserted == 2
         assert writer.backlog == Backlog(rows=2, deletions=0, limit=10)
     assert len(stored(folder)) == 11
+
+
+def test_more_than_one_write_may_have_is_refused_as_such_however_much_room_there_is(
+    folder: Path, word_encoder: Encoder
+) -> None:
+    records = [record(f"d{number}") for number in range(10)]
+    with CollectionWriter.open(folder, word_encoder, max_backlog=10) as writer:
+        with pytest.raises(WriteTooLargeError, match=r"10 documents .* at most 9"):
+            writer.upsert(records)
+        assert writer.upsert(records[:9]).inserted == 9
+    assert len(stored(folder)) == 9
+    with CollectionWriter.open(folder, word_encoder) as roomy:
+        ready = roomy.prepare(records)
+        roomy._max_backlog = 10  # as where a smaller index has taken the place of a large one
+        with pytest.raises(WriteTooLargeError):
+            roomy.commit(ready)
+
+
+def test_a_document_of_more_parts_than_a_write_may_have_keeps_no_other_out(
+    tmp_path: Path, word_encoder: Encoder
+) -> None:
+    folder = make(tmp_path / "c", word_encoder, chunking=CHUNKING)
+    long = " ".join(f"w{number}" for number in range(80))  # 20 parts
+    with CollectionWriter.open(folder, word_encoder, max_backlog=20) as writer:
+        written = writer.upsert([record("a", long, year=1), record("b", "short", year="MMXXVI")])
+        assert [(fault.position, fault.reason) for fault in written.faults] == [
+            (0, "text has 20 parts, expected at most 18; make several documents of it")
+        ]
+        assert writer.fields["year"] == "string"  # what is refused decides no type
+    assert parts(folder) == {"b": ["short"]}
+
+
+@pytest.mark.parametrize("count", [0, 9_999, 50_000, 199_999, 200_000, 700_000, 10**7])
+def test_where_the_largest_write_finds_no_room_a_compaction_is_due(count: int) -> None:
+    backlog = Backlog(rows=0, deletions=0, limit=backlog_limit(count))
+    waiting = backlog.limit - backlog.largest_write + 1
+    index = {"rows": count, "deleted": 0} if count else None
+    info = {"deleted_count": 0, "tombstone_count": 0, "damage": [], "index": index}
+    assert needs_compaction({**info, "delta_count": waiting}, age=31)
 
 
 def test_rows_that_have_gone_again_take_no_room(folder: Path, word_encoder: Encoder) -> None:

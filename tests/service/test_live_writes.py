@@ -3,6 +3,7 @@
 import itertools
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 
 from lamina_index.cli import main
@@ -426,3 +428,31 @@ def test_writes_that_the_index_cannot_keep_up_with_are_refused_for_a_while(
     assert app.client.delete(f"{DOCUMENTS}/cats").status_code == 200
     assert main(["index", "compact", str(folder / "small")]) == 0
     assert app.client.post(DOCUMENTS, json=[{"id": "more", "text": "text"}]).status_code == 200
+
+
+def test_a_list_that_never_has_room_is_refused_for_good_and_a_stream_of_it_is_stored(
+    start: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = start(data=folder, compact_rows=20)
+    split = {"chunking": {"tokens": 8, "overlap": 0}}
+    assert app.client.put("/v1/collections/parts", json=split).status_code == 201
+    path = "/v1/collections/parts/documents"
+    words = "water bread garden stone river music window letter " * 5  # a token each
+    documents = [{"id": f"n{number}", "text": words * 7} for number in range(300)]
+    refused = app.client.post(path, json=documents)  # 35 parts each
+    assert problem(refused) == (413, "write-too-large")
+    assert "retry-after" not in refused.headers
+    assert re.search(r"10500 documents or parts .* at most 9000", refused.json()["detail"])
+    assert app.client.get("/v1/collections/parts").json()["count"] == 0
+    monkeypatch.setattr("lamina_index.backlog.DELTA_LIMIT", 50)
+    documents = [{"id": f"n{number}", "text": words} for number in range(12)]
+    refused = app.client.post(path, json=documents)  # 60 parts
+    assert problem(refused) == (413, "write-too-large")
+    headers = {"Content-Type": "application/x-ndjson"}
+    lines = b"".join(orjson.dumps(document) + b"\n" for document in documents)
+    stored = app.client.post(path, content=lines, headers=headers)
+    assert (stored.status_code, stored.json()["inserted"]) == (200, 12)
+    long = {"id": "long", "text": words * 10}  # 50 parts
+    stored = app.client.post(path, json=[long, {"id": "short", "text": "Water."}]).json()
+    assert (stored["inserted"], stored["errors"][0]["position"]) == (1, 0)
+    assert "50 parts, expected at most 45" in stored["errors"][0]["detail"]
