@@ -1,6 +1,7 @@
 // The filter, as conditions that all must hold, and the values of fields to choose from.
 
 import { element, node } from "./nodes.js";
+import { isObject } from "./values.js";
 
 const MAX_FACETS = 16; // that the service counts in one search
 let conditions = []; // each a filter of its own: of the page, {field: value}
@@ -17,15 +18,13 @@ export function clearFilter() {
 // Take up a filter of the API; what the page itself cannot make stays as it is.
 export function readFilter(text) {
   const given = JSON.parse(text);
-  if (!isFilter(given)) throw new SyntaxError("a filter is an object");
+  if (!isObject(given)) throw new SyntaxError("a filter is an object");
   conditions = parts(given);
 }
 
-const isFilter = (value) => value?.constructor === Object;
-
 function parts(filter) {
   return Object.entries(filter).flatMap(([name, value]) =>
-    (name === "$and" && Array.isArray(value) && value.every(isFilter) ? value.flatMap(parts) : [{ [name]: value }]));
+    (name === "$and" && Array.isArray(value) && value.every(isObject) ? value.flatMap(parts) : [{ [name]: value }]));
 }
 
 // The conditions as one filter of the API; null where there are none.

@@ -4,6 +4,7 @@ import { clearFilter, drawFilter, facetsOf, filter, onFilter, readFilter } from 
 import { item } from "./hits.js";
 import { element } from "./nodes.js";
 import { address, call, onKey } from "./service.js";
+import { follow, setUp } from "./upload.js";
 
 const TOP_K = 20;
 const PAUSE_MS = 120; // typing rests this long before a search is sent
@@ -96,8 +97,13 @@ function choose(asked) {
   const options = [...collection.options];
   const found = options.find((option) => (asked === null ? !option.disabled : option.value === asked));
   collection.selectedIndex = found && !found.disabled ? found.index : -1;
+  follow();
+  offerModes();
   if (collection.value) return;
-  if (!options.length) throw new Error("There is no collection here yet: `lamina index build` makes one.");
+  if (!options.length) {
+    element("adding").open = true;
+    throw new Error("There is no collection here yet: add documents above, or `lamina index build` makes one.");
+  }
   if (asked === null) throw new Error(options.map((option) => option.text).join("\n"));
   throw new Error(found ? found.text : `There is no collection or alias ${asked} here; choose one.`);
 }
@@ -115,17 +121,35 @@ function setMode(asked) {
   found.checked = true;
 }
 
+async function list() {
+  const { collections } = await call("v1/collections");
+  const failed = ({ status }) => Number(status !== "open"); // they come last: an alias may hide one
+  known.clear();
+  collection.replaceChildren(...collections.sort((one, other) => failed(one) - failed(other)).flatMap(choices));
+}
+
+// After documents were added: take up new fields, and search again where they are now.
+async function showChanged(name) {
+  if (name !== collection.value) {
+    clearFilter();
+    similar = "";
+  }
+  try {
+    await list();
+    choose(name);
+    await search();
+  } catch (error) {
+    show(error);
+  }
+}
+
 async function start() {
   try {
-    const { collections } = await call("v1/collections");
-    const failed = ({ status }) => Number(status !== "open"); // they come last: an alias may hide one
-    known.clear();
-    collection.replaceChildren(...collections.sort((one, other) => failed(one) - failed(other)).flatMap(choices));
+    await list();
     const asked = new URLSearchParams(location.search);
     query.value ||= asked.get("q") ?? "";
     similar = asked.get("similar") ?? "";
     choose(asked.get("collection") || null);
-    offerModes();
     setMode(asked.get("mode") ?? form.elements.mode.value);
     if (asked.has("filter")) readFilter(asked.get("filter"));
     show(null);
@@ -150,12 +174,18 @@ for (const mode of modes) mode.addEventListener("change", search);
 collection.addEventListener("change", () => {
   similar = "";
   clearFilter(); // it speaks of fields that another collection need not have
+  follow();
   offerModes();
   if (modes.some((one) => one.checked && one.disabled)) setMode("dense");
   search();
 });
 onFilter(search);
-onKey(() => start().then(() => query.focus()));
+onKey((from) => start().then(() => (from ?? query).focus()));
+setUp({
+  collection: () => collection.value,
+  describe: (name) => known.get(name),
+  changed: showChanged,
+});
 document.addEventListener("keydown", (event) => {
   const typing = event.target.matches("input:not([type=radio]), select");
   if (event.key === "/" && !typing) { event.preventDefault(); query.select(); }

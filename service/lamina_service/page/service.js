@@ -3,6 +3,7 @@
 const KEY = "lamina-key";
 const unlock = document.getElementById("unlock");
 const key = document.getElementById("key");
+let back = null;
 
 // A refusal: its message is the problem's detail, `problem` all of it.
 export class Refusal extends Error {
@@ -14,7 +15,13 @@ export class Refusal extends Error {
   }
 }
 
-export function askForKey() {
+export function hasKey() {
+  return sessionStorage.getItem(KEY) !== null;
+}
+
+// Ask for a key, or for another; the focus goes back to where it was needed.
+export function askForKey(from = null) {
+  back = from;
   unlock.hidden = false;
   key.focus();
 }
@@ -34,13 +41,13 @@ export function address(collection) {
   return `v1/collections/${encodeURIComponent(collection)}`;
 }
 
-// Call `then` with each key that is given.
+// Call `then` after each key that is given, with what needed it.
 export function onKey(then) {
   unlock.addEventListener("submit", (event) => {
     event.preventDefault();
     sessionStorage.setItem(KEY, key.value.trim());
     key.value = "";
     unlock.hidden = true;
-    then();
+    then(back);
   });
 }
