@@ -9,15 +9,15 @@ const LEGS = {
   rerank: "by the reranker",
 };
 
-export function item(hit, mode, likeIt) {
+export function item(hit, mode, likeIt, more) {
   const made = node("li", "");
   made.tabIndex = -1;
   made.append(marked(hit.text, hit.highlights ?? []), node("span", "score", hit.score.toFixed(3)));
   const metadata = Object.entries(hit.metadata).map(([name, value]) => `${name}: ${value}`);
   if (metadata.length) made.append(node("span", "metadata", metadata.join(" · ")));
-  const more = node("a", "", "more like this");
-  more.href = likeIt;
-  made.append(node("span", "id", hit.id), node("div", "actions", more, why(hit, mode)));
+  const like = node("a", "", "more like this");
+  like.href = likeIt;
+  made.append(node("span", "id", hit.id), node("div", "actions", like, why(hit, mode), ...more));
   return made;
 }
 

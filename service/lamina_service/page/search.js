@@ -2,6 +2,7 @@
 
 import { clearFilter, drawFilter, facetsOf, filter, onFilter, readFilter } from "./filter.js";
 import { item } from "./hits.js";
+import { askWhetherThereAreLayers, layersOf, showLayersOf } from "./layers.js";
 import { element } from "./nodes.js";
 import { address, call, onKey } from "./service.js";
 import { follow, setUp } from "./upload.js";
@@ -24,6 +25,7 @@ function nothing(error) {
   element("hits").replaceChildren();
   element("status").textContent = "";
   drawFilter({});
+  showLayersOf("");
   show(error);
 }
 
@@ -64,8 +66,9 @@ async function search() {
       }),
       signal: running.signal,
     });
-    element("hits").replaceChildren(...reply.hits.map((hit) => item(hit, mode, likeIt(hit))));
+    element("hits").replaceChildren(...reply.hits.map((hit) => item(hit, mode, likeIt(hit), layersOf(hit.text))));
     drawFilter(reply.facets);
+    showLayersOf(similar || mode === "lexical" ? "" : asked); // only where the encoder had its part
     const cut = reply.truncated ? `, the query was cut at ${reply.token_count} tokens` : "";
     const total = Math.round(performance.now() - started);
     element("status").textContent =
@@ -145,7 +148,7 @@ async function showChanged(name) {
 
 async function start() {
   try {
-    await list();
+    await Promise.all([list(), askWhetherThereAreLayers()]);
     const asked = new URLSearchParams(location.search);
     query.value ||= asked.get("q") ?? "";
     similar = asked.get("similar") ?? "";
