@@ -223,6 +223,11 @@ class OnnxEncoder:
         return self.manifest.max_tokens
 
     @property
+    def keeps_attention(self) -> bool:
+        """Whether it has `layer_weights`."""
+        return self.manifest.attention == "kept"
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of the graph in use."""
         return self._file.size_bytes
@@ -263,7 +268,7 @@ class OnnxEncoder:
         Raises:
             EncoderLoadError: If attention over layers is not in this encoder's graph.
         """
-        if self.manifest.attention != "kept":
+        if not self.keeps_attention:
             raise EncoderLoadError(
                 f"{self.folder}: its graph has no layer_weights (attention over layers: "
                 f"{self.manifest.attention}); export a run trained with layer attention by "

@@ -18,6 +18,7 @@ from lamina_service import (
     collection_routes,
     document_routes,
     embeddings,
+    layers,
     operations,
     page,
     routes,
@@ -79,6 +80,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         *document_routes.routers,
         *collection_routes.routers,
         embeddings.router,
+        layers.router,
         operations.open_router,
         operations.router,
     ]

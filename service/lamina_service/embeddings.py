@@ -36,7 +36,7 @@ async def embed(request: Request, body: EmbeddingsRequest) -> Response:
     texts = [body.input] if isinstance(body.input, str) else body.input
     _check(service, body, texts)
     encode = partial(_encode, service.encoder, body.input_type)
-    parts = _parts(texts)
+    parts = parts_of(texts)
     weights = [len(part) for _, part in parts]
     encoded = await service.searches.map(encode, parts, weights=weights)
     return json_response(_reply(encoded, body.encoding_format, service.encoder.name))
@@ -53,6 +53,7 @@ async def list_models(request: Request) -> Response:
         "owned_by": "lamina",
         "dimension": encoder.dimension,
         "max_tokens": encoder.max_tokens,
+        "layers": encoder.manifest.layers + 1 if encoder.keeps_attention else None,
     }
     return json_response({"object": "list", "data": [model]})
 
@@ -65,12 +66,21 @@ def _check(service: Service, body: EmbeddingsRequest, texts: Sequence[str]) -> N
         raise InvalidRequestError(
             "dimensions", f"{body.dimensions}, this encoder gives {encoder.dimension}"
         )
+    check_texts(service, texts)
+
+
+def check_texts(service: Service, texts: Sequence[str]) -> None:
+    """Refuse more texts than one request may have, and longer ones.
+
+    Raises:
+        InvalidRequestError: If so.
+    """
     service.check_batch("input", len(texts))
     for position, text in enumerate(texts):
         service.check_text(f"input[{position}]", text)
 
 
-def _parts(texts: Sequence[str]) -> list[tuple[int, Sequence[str]]]:
+def parts_of(texts: Sequence[str]) -> list[tuple[int, Sequence[str]]]:
     """Split texts into what is embedded in one turn, each with its first position."""
     return [
         (start, texts[start : start + _TEXTS_A_TURN])

@@ -86,6 +86,10 @@ class ModelNotFoundError(LaminaError):
     """The embeddings of another encoder than the loaded one were asked for."""
 
 
+class NoLayersError(LaminaError):
+    """The weights of layers were asked for, and the encoder keeps no attention over them."""
+
+
 class AliasNotFoundError(LaminaError):
     """No alias has the name."""
 
@@ -178,6 +182,7 @@ REQUEST_PROBLEMS: dict[type[LaminaError], Problem] = {
     KeyRequiredError: Problem(401, "key-required", "A valid key is required"),
     ScopeError: Problem(403, "scope-insufficient", "The key does not allow this"),
     LocalOnlyError: Problem(403, "local-only", "Without keys, local requests only"),
+    NoLayersError: Problem(409, "no-layers", "Encoder keeps no attention over layers"),
     ModelNotFoundError: Problem(404, "model-not-found", "No such model"),
     AliasNotFoundError: Problem(404, "alias-not-found", "No such alias"),
     AliasChangedError: Problem(409, "alias-changed", "Alias was switched meanwhile"),

@@ -40,6 +40,9 @@ def never_null(schema: dict[str, Any]) -> None:
     del schema["default"]
 
 
+Texts = Annotated[str | Annotated[list[str], Field(min_length=1)], BeforeValidator(_check_texts)]
+
+
 class Request(BaseModel):
     """A body that is taken as it is or refused."""
 
@@ -59,14 +62,21 @@ class EmbeddingsRequest(Request):
         json_schema_extra={"examples": [{"input": ["first text", "second text"]}]}
     )
 
-    input: Annotated[
-        str | Annotated[list[str], Field(min_length=1)], BeforeValidator(_check_texts)
-    ] = Field(description="a text or texts; none may be blank")
+    input: Texts = Field(description="a text or texts; none may be blank")
     model: str | None = Field(None, description="the loaded encoder's name, or `default`")
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(None, description="the encoder's own, if given")
     user: str | None = Field(None, description="taken for compatibility, not used")
     input_type: Role = Field("document", description="which of the encoder's prompts to apply")
+
+
+class LayersRequest(Request):
+    """Texts whose vectors are to be told apart by layers."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"input": ["a text"]}]})
+
+    input: Texts = Field(description="a text or texts")
+    role: Role = Field("query", description="which of the encoder's prompts to apply")
 
 
 class CollectionProblem(Reply):
@@ -245,6 +255,17 @@ class EmbeddingsReply(Reply):
     usage: Usage
 
 
+class LayersReply(Reply):
+    """How much of each layer the vectors of texts take."""
+
+    model: str
+    layers: int = Field(description="of the encoder, the embedding layer included")
+    weights: list[list[float]] = Field(
+        description="for each text, in their order, the shares of the layers, which add up to 1; "
+        "the embedding layer's is the first"
+    )
+
+
 class Model(Reply):
     """An encoder."""
 
@@ -254,6 +275,10 @@ class Model(Reply):
     owned_by: str
     dimension: int
     max_tokens: int
+    layers: int | None = Field(
+        description="those that `/v1/layers` tells the weights of; null where the encoder keeps no "
+        "attention over layers"
+    )
 
 
 class ModelsReply(Reply):

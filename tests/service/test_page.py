@@ -73,8 +73,11 @@ def test_a_refusal_is_shown_where_a_screen_reader_hears_it(page: Page, service: 
 def test_every_control_has_a_name(page: Page, service: Any) -> None:
     page.goto(service.url)
     for role, name in [
-        ("searchbox", "Search by meaning"),
+        ("searchbox", "Search for"),
         ("combobox", "Collection"),
+        ("radio", "by meaning"),
+        ("radio", "by words"),
+        ("radio", "by both"),
         ("button", "Search"),
     ]:
         expect(page.get_by_role(role, name=name, exact=True)).to_be_visible()

@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")  # never skipped in CI: see pytest_sessions
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starlette.testclient import TestClient
 
 from lamina_index.cli import main
 from lamina_index.corpus import Document
@@ -23,6 +24,8 @@ from lamina_index.encoder import OnnxEncoder
 from lamina_index.evaluate import evaluate, judge_queries
 from lamina_index.exact_corpus import ExactCorpus
 from lamina_index.manifest import EncoderManifest, Precision
+from lamina_service.app import create_app
+from lamina_service.settings import Settings
 from lamina_training.agreement import check_parity
 from lamina_training.build_encoder import build_encoder
 from lamina_training.dev_retrieval import RetrievalTask, read_quora, sample_task, score_retrieval
@@ -119,6 +122,16 @@ def test_kept_vectors_are_those_of_sentence_transformers(run: Path, kept: Path) 
         model = by_library(folder)
         expected = model.encode(TEXTS, prompt_name="query", normalize_embeddings=True)
         np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_a_service_tells_the_layer_weights_of_a_kept_encoder(kept: Path, tmp_path: Path) -> None:
+    expected = OnnxEncoder.load(kept, precision="fp32").layer_weights(TEXTS, role="document")
+    app = create_app(Settings(data=tmp_path, encoder=str(kept), precision="fp32", threads=1))
+    with TestClient(app, base_url="http://127.0.0.1", client=("127.0.0.1", 1)) as client:
+        reply = client.post("/v1/layers", json={"input": TEXTS, "role": "document"}).json()
+        [model] = client.get("/v1/models").json()["data"]
+    assert reply["layers"] == model["layers"] == 3
+    np.testing.assert_allclose(reply["weights"], expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

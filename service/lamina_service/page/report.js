@@ -1,0 +1,38 @@
+// What became of the records of a file.
+
+import { element, node } from "./nodes.js";
+
+const MAX_TOLD = 100;
+const count = (number) => number.toLocaleString("en");
+
+export class Report {
+  collection = "";
+  inserted = 0;
+  replaced = 0;
+  refused = 0;
+  truncated = 0;
+  told = [];
+
+  add(part, sent, reply) {
+    this.inserted += reply.inserted;
+    this.replaced += reply.replaced;
+    this.truncated += reply.truncated_count;
+    this.refused += reply.error_count + part.length - sent.length;
+    const unread = part.filter(({ error }) => error).map(({ line, error }) => [line, error]);
+    const faults = [...unread, ...reply.errors.map(({ position, detail }) => [sent[position].line, detail])];
+    this.told.push(...faults.sort(([one], [other]) => one - other).slice(0, MAX_TOLD - this.told.length));
+  }
+
+  toString() {
+    const cut = this.truncated ? ` Of ${count(this.truncated)} the encoder read the beginning only.` : "";
+    return `Stored ${count(this.inserted + this.replaced)} in ${this.collection}: ${count(this.inserted)} new, ${count(this.replaced)} replaced. ` +
+      `Refused ${count(this.refused)}.${cut}`;
+  }
+
+  draw() {
+    const items = this.told.map(([line, reason]) => node("li", "", `line ${line}: ${reason}`));
+    const more = this.refused - this.told.length;
+    if (more) items.push(node("li", "", `and ${count(more)} more`));
+    element("refused").replaceChildren(...items);
+  }
+}
