@@ -23,7 +23,7 @@ from lamina_index.store import STORE_FILE
 from lamina_index.writer import CollectionWriter
 from lamina_service.aliases import Aliases, is_plain
 from lamina_service.compaction_child import failure_of
-from lamina_service.errors import PROBLEM_URI, NameTakenError, problem_of
+from lamina_service.errors import PROBLEM_URI, NameTakenError, for_clients, problem_of
 from lamina_service.metrics import Metrics
 
 REFRESH_SECONDS = 1.0
@@ -365,11 +365,13 @@ def _describe(searcher: Searcher) -> dict[str, Any]:
     info = searcher.info()
     snapshot = info["index"]["snapshot"] if info["index"] else None
     failure = failure_of(searcher.folder, snapshot)
+    info["damage"] = [for_clients(damage, searcher.folder.parent) for damage in info["damage"]]
     return {"name": searcher.folder.name, "status": "open", **info, "compaction_failure": failure}
 
 
 def _describe_failed(folder: Path, error: LaminaError) -> dict[str, Any]:
-    problem = {"type": PROBLEM_URI + problem_of(error).slug, "detail": str(error)}
+    detail = for_clients(str(error), folder.parent)
+    problem = {"type": PROBLEM_URI + problem_of(error).slug, "detail": detail}
     failure = failure_of(folder, newest_snapshot(folder))
     described = {"name": folder.name, "status": "failed", "problem": problem}
     return {**described, "compaction_failure": failure} if failure else described

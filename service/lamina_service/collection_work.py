@@ -34,6 +34,7 @@ from lamina_service.errors import (
     InvalidRequestError,
     NameTakenError,
     SnapshotsOffError,
+    for_clients,
 )
 
 if TYPE_CHECKING:
@@ -145,7 +146,8 @@ def compact(service: Service, collection: str, asked: CompactRequest) -> dict[st
     """
 
     def run(folder: Path) -> dict[str, Any]:
-        return service.compactor.compact(folder, asked.factory)
+        done = service.compactor.compact(folder, asked.factory)
+        return {**done, "reason": for_clients(done["reason"], folder.parent)}
 
     return service.catalog.changing(collection, run)
 

@@ -16,6 +16,7 @@ from lamina_index import errors
 from lamina_index.compaction_process import BUSY_EXIT
 from lamina_index.errors import CollectionBusyError, CompactionError, LaminaError
 from lamina_index.manifest import write_atomically
+from lamina_service.errors import for_clients
 
 FAILURE_FILE = "compaction-failure.json"
 """In the collection's folder, since any worker may be asked what another has met."""
@@ -79,7 +80,7 @@ def tell_failure(folder: Path, snapshot: int | None, failures: int, error: Excep
     told = {
         "snapshot": snapshot,
         "failures": failures,
-        "error": str(error),
+        "error": for_clients(str(error), folder.parent),
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     with suppress(OSError):  # where nothing can be written, the log has told it

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from fastapi import FastAPI, Request, Response
@@ -15,6 +17,9 @@ from starlette.exceptions import HTTPException
 from lamina_index import errors as index
 from lamina_index.errors import LaminaError
 from lamina_service.validation import field_of, message_of
+
+if TYPE_CHECKING:
+    from lamina_service.settings import Settings
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 PROBLEM_URI = "urn:lamina:problem:"
@@ -237,6 +242,27 @@ def headers_of(error: LaminaError) -> dict[str, str]:
     return dict(_HEADERS.get(type(error), {}))
 
 
+def for_clients(message: str, data: Path, archives: Path | None = None) -> str:
+    """Give a message as a client may read it: paths begin in the folder, not where that lies.
+
+    Args:
+        message: Of an error; the log has it as it is.
+        data: The folder of the collections, as configured.
+        archives: That of archives, if there is one.
+    """
+    for folder, name in ((data, "the data folder"), (archives, "the folder of archives")):
+        if folder is None:
+            continue
+        written = {str(folder), str(folder.absolute()), str(folder.resolve())} - {".", "/"}
+        for place in sorted(written, key=len, reverse=True):
+            message = re.sub(rf"(?<![\w./-]){re.escape(place)}/", "", message)
+            alone = rf"(?<![\w./-]){re.escape(place)}(?![\w./-])"
+            if "/" not in place:  # such as data, which may also be a word of the message
+                alone = rf"^{re.escape(place)}(?=:)"
+            message = re.sub(alone, name, message)
+    return message
+
+
 def problem_response(
     problem: Problem, detail: str, headers: dict[str, str] | None = None, **members: Any
 ) -> Response:
@@ -285,11 +311,13 @@ async def _answer_lamina_error(request: Request, error: Exception) -> Response:
     if problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         _logger.error("%s %r: %s", request.method, request.url.path, error)
     _count(request, problem.slug)
+    settings: Settings = request.app.state.settings
+    detail = for_clients(str(error), settings.data, settings.snapshots)
     headers = headers_of(error)
     if stored := getattr(request.state, "stored", None):
         members["stored"] = stored
         headers["Connection"] = "close"  # the rest of the stream is not read
-    return problem_response(problem, str(error), headers, **members)
+    return problem_response(problem, detail, headers, **members)
 
 
 async def _answer_validation_error(request: Request, error: Exception) -> Response:

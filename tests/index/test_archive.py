@@ -211,7 +211,8 @@ def test_an_archive_made_under_writes_and_compactions_is_one_committed_state(
         over.set()
         writer.join()
     assert failed == []
-    assert generations == sorted(set(generations))
+    assert generations == sorted(generations)
+    assert len(set(generations)) > 1  # two may be of one, where no write came between
 
 
 def test_an_index_that_is_replaced_while_it_is_opened_is_not_archived_without_its_deletions(

@@ -258,6 +258,9 @@ def test_a_damaged_index_is_no_obstacle_to_a_request_that_makes_it_again(
     done = app.client.post("/v1/collections/small/compact", json=body)
     assert done.status_code == 200, done.text
     assert "vectors.faiss: altered" in done.json()["reason"]
+    for told in (refused, done):
+        assert "small/snapshots/1/vectors.faiss" in told.text
+        assert str(folder) not in told.text
     assert app.search("cats").json()["hits"][0]["id"] == "cats"
     assert verify_collection(folder / "small") == []
 
@@ -327,7 +330,8 @@ def test_a_damaged_index_is_given_up_where_the_documents_are_damaged_too(
     described = app.client.get("/v1/collections/small").json()
     assert described["status"] == "failed"
     assert described["compaction_failure"]["failures"] == 2
-    assert "documents.sqlite" in described["compaction_failure"]["error"]
+    assert described["compaction_failure"]["error"].startswith("small/documents.sqlite: ")
+    assert f"{folder}/small/documents.sqlite: " in caplog.text
     path = "/v1/collections/small/compact"
     refused = app.client.post(path)
     assert problem(refused) == (503, "collection-damaged")
@@ -348,7 +352,9 @@ def test_a_newer_index_that_is_damaged_is_replaced_while_the_older_one_serves(
 
     def mended() -> bool:
         assert app.search("cats").json()["hits"][0]["id"] == "cats"
-        return app.client.get("/v1/collections/small").json()["damage"] == []
+        described = app.client.get("/v1/collections/small")
+        assert str(folder) not in described.text
+        return bool(described.json()["damage"] == [])
 
     until(mended, "replaced")
     assert app_index(app)["snapshot"] == 3

@@ -8,7 +8,7 @@ import pytest
 import lamina_index
 import lamina_service
 from lamina_index.errors import LaminaError
-from lamina_service.errors import PROBLEMS, REQUEST_PROBLEMS, problem_of
+from lamina_service.errors import PROBLEMS, REQUEST_PROBLEMS, for_clients, problem_of
 
 SERVED = ("lamina_index.", "lamina_service.")  # errors of training never meet a request
 
@@ -51,3 +51,35 @@ def test_an_error_without_a_line_is_answered_as_its_parent() -> None:
 @pytest.mark.parametrize("kind", PROBLEMS, ids=lambda kind: kind.__name__)
 def test_statuses_tell_errors(kind: type[LaminaError]) -> None:
     assert 400 <= PROBLEMS[kind].status <= 599
+
+
+@pytest.mark.parametrize("given", ["data", "elsewhere/data", "{here}/data", "."])
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (
+            "{data}/c/keys.npy: cut; `lamina index compact {data}/c` makes it again",
+            "c/keys.npy: cut; `lamina index compact c` makes it again",
+        ),
+        ("{data}: cannot be written", "the data folder: cannot be written"),
+        ("{data}: no data of data sets", "the data folder: no data of data sets"),
+        ("{archives}/c.tar: no space", "c.tar: no space"),
+        (
+            "{data}2/c: is another, and metadata/c, too",
+            "{data}2/c: is another, and metadata/c, too",
+        ),
+    ],
+)
+def test_paths_begin_in_the_folders_that_are_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, message: str, expected: str
+) -> None:
+    here, archives = tmp_path / "here", tmp_path / "archives"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    data = Path(given.format(here=here))
+    for written in (data, data.absolute()):
+        if given == "." and written == data:
+            continue  # a path in it has no folder before it
+        places = {"data": written, "archives": archives}
+        told = for_clients(message.format(**places), data, archives)
+        assert told == expected.format(**places)

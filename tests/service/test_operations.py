@@ -70,7 +70,7 @@ def three(data: Path, tmp_path: Path) -> Path:
 
 
 def test_a_damaged_and_a_foreign_collection_do_not_keep_the_sound_one_from_being_served(
-    start: Any, three: Path
+    start: Any, three: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     started = start(data=three)
 
@@ -81,7 +81,8 @@ def test_a_damaged_and_a_foreign_collection_do_not_keep_the_sound_one_from_being
     damaged = search("damaged")
     assert damaged.status_code == 503
     assert damaged.json()["type"] == "urn:lamina:problem:collection-damaged"
-    assert "documents.sqlite" in damaged.json()["detail"]
+    assert damaged.json()["detail"].startswith("damaged/documents.sqlite: ")
+    assert f"{three}/damaged/documents.sqlite: " in caplog.text  # the log has the whole path
     foreign = search("foreign")
     assert foreign.status_code == 409
     assert foreign.json()["type"] == "urn:lamina:problem:encoder-mismatch"
@@ -94,6 +95,8 @@ def test_a_damaged_and_a_foreign_collection_do_not_keep_the_sound_one_from_being
         for found in started.client.get("/info").json()["collections"]
     }
     assert states == {"damaged": "failed", "foreign": "failed", "sound": "open"}
+    for told in (damaged, foreign, started.client.get("/info")):
+        assert str(three) not in told.text
 
 
 @pytest.fixture
