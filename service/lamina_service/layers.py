@@ -8,6 +8,8 @@ from functools import partial
 from fastapi import APIRouter, Request, Response
 
 from lamina_index.encoder import OnnxEncoder, Role
+from lamina_index.errors import BlankTextError
+from lamina_index.text import normalize_text
 from lamina_service.direct_route import ReadRoute, json_response
 from lamina_service.embeddings import check_texts, parts_of
 from lamina_service.errors import NoLayersError
@@ -35,6 +37,9 @@ async def tell_layers(request: Request, body: LayersRequest) -> Response:
         )
     texts = [body.input] if isinstance(body.input, str) else body.input
     check_texts(service, texts)
+    for position, text in enumerate(texts):
+        if not normalize_text(text):
+            raise BlankTextError(f"input[{position}]: nothing is left of this text to embed")
     parts = parts_of(texts)
     weigh = partial(_weigh, encoder, body.role)
     found = await service.searches.map(weigh, parts, weights=[len(part) for _, part in parts])

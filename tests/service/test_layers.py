@@ -74,6 +74,7 @@ def test_each_text_has_a_row_in_the_order_of_the_texts(app: Any, encoder: _Layer
         ({"input": "a", "role": "title"}, "role"),
         ({"input": "a", "model": "x"}, "model"),
         ({"input": ["a"] * 257}, "257 items, expected at most 256"),
+        ({"input": ["a", " \n"]}, "input[1]: nothing is left of this text"),
         ({"input": ["a", "b" * 32_769]}, "input[1]: 32769 characters"),
     ],
 )
