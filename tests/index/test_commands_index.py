@@ -359,6 +359,29 @@ def test_what_is_written_during_an_export_to_parquet_is_left_out(
     assert table["year"].to_pylist() == [row.get("year") for row in MIXED]
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("c.csv", [], "found .csv, expected .jsonl or .parquet, - or a folder"),
+        ("c.jsonl.GZ", [], "found .gz, expected"),
+        ("c.PARQUET", ["--format", "jsonl"], "takes parquet"),
+    ],
+)
+def test_a_file_that_an_export_does_not_write_is_refused_and_no_folder_made(
+    collection: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    options: list[str],
+    told: str,
+) -> None:
+    before = sorted(tmp_path.iterdir())
+    code, _, err = run(capsys, "export", collection, "--output", tmp_path / name, *options)
+    assert code == 2
+    assert told in " ".join(err.split())
+    assert sorted(tmp_path.iterdir()) == before
+
+
 def test_parquet_that_cannot_be_written_is_told(
     collection: Path,
     tmp_path: Path,
@@ -367,7 +390,7 @@ def test_parquet_that_cannot_be_written_is_told(
 ) -> None:
     code, _, err = run(capsys, "export", collection, "--output", "-", "--format", "parquet")
     assert code == 2
-    assert "takes JSON Lines" in err
+    assert "takes jsonl" in err
     before = sorted(tmp_path.iterdir())
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     code, _, err = run(capsys, "export", collection, "--output", tmp_path / "c.parquet")

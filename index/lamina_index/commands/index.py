@@ -29,7 +29,13 @@ from lamina_index.commands.options import (
 from lamina_index.commands.writes import add, delete
 
 if TYPE_CHECKING:
+    from lamina_index.collection_export import DocumentsFormat
     from lamina_index.manifest import ArchiveManifest
+
+_OTHER_FILES = frozenset(
+    (".csv", ".tsv", ".json", ".ndjson", ".txt", ".npy", ".pq", ".gz", ".zst", ".bz2", ".zip")
+)
+"""Endings that no one gives a folder, of files that an export does not write."""
 
 app = typer.Typer(
     add_completion=False,
@@ -202,23 +208,31 @@ def export(
         ),
     ],
     documents_format: Annotated[
-        Literal["jsonl", "parquet"],
-        typer.Option("--format", help="Of the documents in a folder; a file's name tells its own."),
-    ] = "jsonl",
+        Literal["jsonl", "parquet"] | None,
+        typer.Option(
+            "--format", help="Of the documents in a folder; jsonl. A file's name tells its own."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Write all documents, and their vectors, to files that other tools and `build` can read."""
     from lamina_index.collection_export import export_documents, export_folder
     from lamina_index.disk import shown_path
 
-    if output.suffix == ".parquet":
-        count = export_documents(collection, output, "parquet")
-    elif output.suffix == ".jsonl" or str(output) == "-":
-        if documents_format != "jsonl":
-            raise typer.BadParameter(f"--format {documents_format}: {output} takes JSON Lines")
-        count = export_documents(collection, output)
+    ending = output.suffix.lower()
+    if ending in _OTHER_FILES:
+        raise typer.BadParameter(
+            f"--output {output}: found {ending}, expected .jsonl or .parquet, - or a folder"
+        )
+    of_file: DocumentsFormat | None = "parquet" if ending == ".parquet" else None
+    if ending == ".jsonl" or str(output) == "-":
+        of_file = "jsonl"
+    if of_file is None:
+        count = export_folder(collection, output, documents_format or "jsonl")
+    elif documents_format not in (None, of_file):
+        raise typer.BadParameter(f"--format {documents_format}: {output} takes {of_file}")
     else:
-        count = export_folder(collection, output, documents_format)
+        count = export_documents(collection, output, of_file)
     if json and str(output) != "-":
         print_json({"documents": count, "output": shown_path(output)})
     else:

@@ -148,7 +148,8 @@ def test_copies_are_found_where_the_teachers_embeddings_were_made_before(
 ) -> None:
     texts = [*FIRST, "The CAT sits"]  # the same tokens
     made = teacher_embeddings(str(base), texts, cache=tmp_path, device=torch.device("cpu"))
-    found = loss_of(models, made)([models[0].preprocess(texts)], torch.arange(4)).detach()
+    places = torch.arange(4)[:, None]
+    found = loss_of(models, made)([models[0].preprocess(texts)], places).detach()
     lower = [text.lower() for text in texts]
     assert float(found) == pytest.approx(expected_of(models, lower, range(4)), rel=1e-3)
 
