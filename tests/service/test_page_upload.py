@@ -129,6 +129,27 @@ def test_columns_for_text_and_id_are_chosen_and_cells_get_the_collections_types(
     assert found["metadata"] == {"kind": "7", "legs": 4}  # a string field, and one of numbers
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("gaps.csv", "id,text,kind\n,,red\nb,hello there,green\n"),
+        (
+            "gaps.jsonl",
+            '{"kind": "a long red"}\n{"id": "b", "text": "hello there", "kind": "green"}',
+        ),
+    ],
+)
+def test_columns_that_the_first_record_lacks_are_offered_and_chosen(
+    page: Page, app: Any, choose: Choose, name: str, content: str
+) -> None:
+    choose(name, content)
+    expect(page.get_by_label("text is in")).to_have_value("text")
+    expect(page.get_by_label("id is")).to_have_value("id")
+    _add(page, to="gaps")
+    expect(_said(page)).to_contain_text("Stored 1 in gaps: 1 new, 0 replaced. Refused 1.")
+    assert _stored(app, "gaps") == [("b", "hello there", {"kind": "green"})]
+
+
 def test_plain_text_is_a_document_a_line_sent_in_parts(
     page: Page, app: Any, choose: Choose
 ) -> None:

@@ -12,7 +12,7 @@ export function formatOf(name) {
   throw new Error(`${name} is none of the files that can be read here: .jsonl, .csv and .txt, each also as .gz`);
 }
 
-// Yield {line, values} of each record, or {line, error}; `onBytes` hears how much was read.
+// Yield {line, values} of each record, of CSV with `columns`, or {line, error}; `onBytes` hears how much was read.
 export async function* records(file, onBytes = () => {}) {
   const lines = readLines(file, onBytes);
   try {
@@ -86,7 +86,8 @@ async function* table(lines, name) {
       yield { line, error: `${cells.length} columns; the header has ${names.length}` };
     } else {
       const named = names.map((column, at) => [column, cells[at]]);
-      yield { line, values: Object.fromEntries(named.filter(([column, cell]) => column && cell)) };
+      const values = Object.fromEntries(named.filter(([column, cell]) => column && cell));
+      yield { line, values, columns: names.filter(Boolean) };
     }
   }
 }

@@ -10,6 +10,7 @@ import { written } from "./values.js";
 const form = element("add");
 const { file, to, name, text, id } = form.elements;
 const [progress, submit] = ["progress", "[type=submit]"].map((one) => form.querySelector(one));
+const LOOKED_AT = 100; // records whose columns are offered
 let page; // what the search page tells of its collections
 let stop = null; // ends the upload that runs
 
@@ -46,7 +47,7 @@ function choices(names, chosen, more = []) {
   return [...names.map((one) => new Option(one, one, false, one === chosen)), ...more];
 }
 
-// Look at the first record, and offer its columns for text and id.
+// Look at the first records, and offer their columns for text and id.
 async function look() {
   say("");
   element("refused").replaceChildren();
@@ -55,14 +56,15 @@ async function look() {
   submit.disabled = Boolean(chosen); // until it is known what it holds
   if (!chosen) return;
   try {
-    const first = await firstGood(chosen);
+    const found = await firstGood(chosen, LOOKED_AT);
     if (file.files[0] !== chosen) return; // another was chosen meanwhile
-    const columns = Object.keys(first.values).filter((one) => one !== "metadata");
+    const names = new Set(found.flatMap(({ columns, values }) => columns ?? Object.keys(values)));
+    const columns = [...names].filter((one) => one !== "metadata");
     const known = ["id", "_id"].find((one) => columns.includes(one)) ?? BY_LINE;
-    text.replaceChildren(...choices(columns, columns.includes("text") ? "text" : longest(first.values)));
+    text.replaceChildren(...choices(columns, columns.includes("text") ? "text" : longest(found)));
     id.replaceChildren(...choices(columns, known, [new Option("made of the line number", BY_LINE, false, known === BY_LINE)]));
     element("columns").hidden = formatOf(chosen.name) === "text";
-    preview(first);
+    preview(found);
     submit.disabled = false;
   } catch (error) {
     say("", error.message);
@@ -70,19 +72,26 @@ async function look() {
 }
 
 // The column that is most likely to be the text.
-function longest(values) {
-  const texts = Object.entries(values).filter(([, value]) => typeof value === "string");
+function longest(found) {
+  const texts = found.flatMap(({ values }) => Object.entries(values)).filter(([, value]) => typeof value === "string");
   return texts.sort(([, one], [, other]) => other.length - one.length)[0]?.[0];
 }
 
-async function firstGood(chosen) {
-  for await (const record of records(chosen)) if (record.values) return record;
-  throw new Error(`${chosen.name} has no record that can be read.`);
+// The good ones of the first records, or the first good one behind them.
+async function firstGood(chosen, looked = 1) {
+  const good = [];
+  let seen = 0;
+  for await (const record of records(chosen)) {
+    if (record.values) good.push(record);
+    if (++seen >= looked && good.length) break;
+  }
+  if (!good.length) throw new Error(`${chosen.name} has no record that can be read.`);
+  return good;
 }
 
 async function preview(given) {
   const [chosen] = file.files;
-  const { values, line } = given ?? await firstGood(chosen);
+  const [{ values, line }] = given ?? await firstGood(chosen);
   const made = documentOf(values, line, { file: chosen.name, id: id.value, text: text.value });
   const fields = Object.entries(made.metadata).map(([key, value]) => `${key}: ${written(value)}`);
   say(`The first document: “${String(made.text ?? "").slice(0, 200)}”, id ${made.id}${fields.length ? `, ${fields.join(" · ")}` : ""}`);
