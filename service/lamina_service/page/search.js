@@ -36,7 +36,7 @@ function parameters() {
   const [mode, wanted] = [form.elements.mode.value, filter()];
   return new URLSearchParams({
     collection: collection.value,
-    ...(similar ? { similar } : { q: text }),
+    ...(similar ? { similar } : text && { q: text }),
     ...(mode !== "dense" && !similar && { mode }),
     ...(wanted && { filter: JSON.stringify(wanted) }),
   });
@@ -49,7 +49,7 @@ async function search() {
   if (!collection.value) return; // why there is none stands on the page, and its name in the address
   const where = parameters();
   const asked = where.get("q") || similar;
-  history.replaceState(null, "", asked ? `?${where}` : location.pathname);
+  history.replaceState(null, "", `?${where}`);
   if (!asked) return nothing();
   const mode = similar ? "dense" : form.elements.mode.value;
   const started = performance.now();
