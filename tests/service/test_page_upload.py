@@ -290,6 +290,8 @@ def test_a_key_that_may_not_write_is_told_and_another_can_be_given(
     expect(key).to_be_focused()
     page.keyboard.type(writer)
     page.keyboard.press("Enter")
+    expect(page.locator("#add-error")).to_be_hidden()
+    expect(_said(page)).to_be_empty()
     expect(page.get_by_role("button", name="Add", exact=True)).to_be_focused()
     page.keyboard.press("Enter")
     expect(_said(page)).to_contain_text("Stored 1 in small: 1 new")

@@ -5,7 +5,7 @@ import { item } from "./hits.js";
 import { askWhetherThereAreLayers, layersOf, showLayersOf } from "./layers.js";
 import { element } from "./nodes.js";
 import { address, call, onKey } from "./service.js";
-import { follow, setUp } from "./upload.js";
+import { follow, forgetRefusal, setUp } from "./upload.js";
 
 const TOP_K = 20;
 const PAUSE_MS = 120; // typing rests this long before a search is sent
@@ -183,7 +183,10 @@ collection.addEventListener("change", () => {
   search();
 });
 onFilter(search);
-onKey((from) => start().then(() => (from ?? query).focus()));
+onKey((from) => {
+  forgetRefusal(from);
+  start().then(() => (from ?? query).focus());
+});
 setUp({
   collection: () => collection.value,
   describe: (name) => known.get(name),

@@ -20,6 +20,16 @@ function say(words, error = "") {
   element("add-error").hidden = !error;
 }
 
+function forget() {
+  say("");
+  element("refused").replaceChildren();
+}
+
+// Another key was given: what was refused to the last one is past.
+export function forgetRefusal(from) {
+  if (from === submit) forget();
+}
+
 function setRunning(runs) {
   const from = runs ? submit : element("stop");
   const hadFocus = document.activeElement === from;
@@ -49,8 +59,7 @@ function choices(names, chosen, more = []) {
 
 // Look at the first records, and offer their columns for text and id.
 async function look() {
-  say("");
-  element("refused").replaceChildren();
+  forget();
   element("columns").hidden = true;
   const [chosen] = file.files;
   submit.disabled = Boolean(chosen); // until it is known what it holds
