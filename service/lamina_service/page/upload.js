@@ -120,12 +120,12 @@ const pause = (seconds, signal) => new Promise((done) => {
   signal.addEventListener("abort", () => { clearTimeout(timer); done(); });
 });
 
-// Store documents; while the service has no room, wait as long as it says.
+// Store documents, to the end even after a stop; while the service has no room, wait as long as it says.
 async function send(collection, documents, signal) {
   for (;;) {
     try {
       const reply = await call(`${address(collection)}/documents`, {
-        method: "POST", type: "application/x-ndjson", body: documents.join("\n"), signal,
+        method: "POST", type: "application/x-ndjson", body: documents.join("\n"),
       });
       return { ...reply, errors: reply.errors.map(({ position, detail }) => ({ position, detail })) };
     } catch (error) {
@@ -134,6 +134,7 @@ async function send(collection, documents, signal) {
         return { inserted: 0, replaced: 0, truncated_count: 0, error_count: documents.length, errors };
       }
       if (error.status !== 429) throw error;
+      signal.throwIfAborted();
       say(`${element("add-status").textContent.replace(/ The service is busy.*/, "")} The service is busy; this waits.`);
       await pause(error.retrySeconds, signal);
       signal.throwIfAborted();
@@ -158,6 +159,7 @@ async function upload() {
     let read = 0;
     const found = records(chosen, (bytes) => { read = bytes; });
     for await (const part of parts(found, options)) {
+      signal.throwIfAborted();
       const sent = part.filter(({ document }) => document);
       const none = { inserted: 0, replaced: 0, truncated_count: 0, error_count: 0, errors: [] };
       report.add(part, sent, sent.length ? await send(collection, sent.map(({ document }) => document), signal) : none);
@@ -167,7 +169,7 @@ async function upload() {
     }
   } catch (error) {
     if (error.status === 403) askForKey(submit);
-    failure = signal.aborted ? "Stopped; what was stored stays." : error.message;
+    failure = error === signal.reason ? "Stopped; what was stored stays." : error.message;
   }
   stop = null;
   setRunning(false);
@@ -197,7 +199,11 @@ export function setUp(told) {
   file.addEventListener("change", look);
   for (const one of [text, id]) one.addEventListener("change", () => preview());
   for (const one of to) one.addEventListener("change", followTarget);
-  element("stop").addEventListener("click", () => stop?.abort());
+  element("stop").addEventListener("click", () => {
+    if (!stop || stop.signal.aborted) return;
+    say(`${element("add-status").textContent} This stops once the part on its way is stored.`);
+    stop.abort();
+  });
   for (const kind of ["dragover", "dragleave", "drop"]) document.addEventListener(kind, drag);
   addEventListener("beforeunload", (event) => { if (stop) event.preventDefault(); });
 }
