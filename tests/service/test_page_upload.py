@@ -150,6 +150,16 @@ def test_columns_that_the_first_record_lacks_are_offered_and_chosen(
     assert _stored(app, "gaps") == [("b", "hello there", {"kind": "green"})]
 
 
+def test_lines_that_later_ones_replace_are_accounted_for(
+    page: Page, app: Any, choose: Choose
+) -> None:
+    choose("twice.csv", "id,text\n" + "".join(f"{n % 2},line {n}\n" for n in range(100)))
+    _add(page)
+    expect(_said(page)).to_have_text(
+        "Stored 2 in small: 2 new, 0 replaced, 98 replaced by later lines of the file. Refused 0."
+    )
+
+
 def test_plain_text_is_a_document_a_line_sent_in_parts(
     page: Page, app: Any, choose: Choose
 ) -> None:
