@@ -213,7 +213,10 @@ def test_a_file_can_be_dropped_anywhere(page: Page, app: Any) -> None:
         ("wrong.txt.gz", b"no gzip", "cannot be read as gzip of UTF-8 text"),
         ("paper.pdf", b"%PDF", "paper.pdf is none of the files that can be read here"),
         ("twice.csv", b"id,text,id\n1,2,3\n", "twice.csv has two columns id"),
-        ("empty.jsonl", b"\n", "empty.jsonl has no record that can be read"),
+        ("empty.jsonl", b"\n", "empty.jsonl has no record that can be read: it is empty."),
+        ("head.csv", b"id,text\n", "that can be read: it is empty or only a header."),
+        ("list.jsonl", b"\n[1]\n2", "that can be read: line 2: not a JSON object."),
+        ("few.csv", b"id,text\n1\n", "that can be read: line 2: 1 columns; the header has 2."),
     ],
 )
 def test_a_file_that_cannot_be_read_is_said_so(

@@ -89,12 +89,14 @@ function longest(found) {
 // The good ones of the first records, or the first good one behind them.
 async function firstGood(chosen, looked = 1) {
   const good = [];
+  let reason = formatOf(chosen.name) === "csv" ? "it is empty or only a header" : "it is empty";
   let seen = 0;
   for await (const record of records(chosen)) {
     if (record.values) good.push(record);
+    else if (!seen) reason = `line ${record.line}: ${record.error}`;
     if (++seen >= looked && good.length) break;
   }
-  if (!good.length) throw new Error(`${chosen.name} has no record that can be read.`);
+  if (!good.length) throw new Error(`${chosen.name} has no record that can be read: ${reason}.`);
   return good;
 }
 
