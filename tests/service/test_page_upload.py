@@ -184,6 +184,18 @@ def test_plain_text_is_a_document_a_line_sent_in_parts(
     assert parts == [128, 128, 43]
 
 
+@pytest.mark.parametrize(
+    ("name", "content"), [("old.txt", "One.\r\rTwo."), ("old.csv", "id,text\ra,One.\rb,Two.\r")]
+)
+def test_lines_may_end_with_cr_alone(
+    page: Page, app: Any, choose: Choose, tmp_path: Path, name: str, content: str
+) -> None:
+    choose(name, content)
+    _add(page, to="old")
+    expect(_said(page)).to_contain_text("Stored 2 in old: 2 new, 0 replaced. Refused 0.")
+    assert [one[1] for one in _stored(app, "old")] == ["One.", "Two."]
+
+
 def test_a_packed_file_is_unpacked(page: Page, app: Any, choose: Choose) -> None:
     choose("two.txt.gz", gzip.compress("One é.\nTwo.".encode()))
     _add(page, to="packed")

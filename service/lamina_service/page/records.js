@@ -4,6 +4,7 @@ import { isObject, parse } from "./values.js";
 
 const FORMATS = { jsonl: "jsonl", ndjson: "jsonl", csv: "csv", txt: "text", text: "text" };
 const MAX_CHARACTERS = 16 * 2 ** 20; // of a line or a CSV record, as `lamina index build` has it
+const BEGINNING = 2 ** 20; // characters that tell how lines end
 const DELIMITERS = [",", ";", "\t"];
 
 export function formatOf(name) {
@@ -30,11 +31,14 @@ async function* readLines(file, onBytes) {
   let stream = file.stream().pipeThrough(count);
   if (/\.gz$/i.test(file.name)) stream = stream.pipeThrough(new DecompressionStream("gzip"));
   const reader = stream.pipeThrough(new TextDecoderStream("utf-8", { fatal: true })).getReader();
-  let [line, rest] = [0, ""];
+  let [line, rest, ending] = [0, "", null];
   try {
     for (;;) {
       const { done, value } = await next(reader, file.name);
-      const ended = (rest + (value ?? "")).split("\n");
+      rest += value ?? "";
+      if (!ending && !done && rest.length < BEGINNING) continue;
+      ending ??= /^[^\n]*\r[^\n]*$/.test(rest.slice(0, BEGINNING)) ? "\r" : "\n";
+      const ended = rest.split(ending);
       rest = done ? "" : ended.pop();
       for (const text of ended) yield { line: ++line, text };
       if (done) return;
