@@ -196,6 +196,28 @@ def test_lines_may_end_with_cr_alone(
     assert [one[1] for one in _stored(app, "old")] == ["One.", "Two."]
 
 
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        (
+            "long.jsonl",
+            ['{"id": "a", "text": "One."}', '{"text": "%s"}', '{"id": "b", "text": "Two."}'],
+        ),
+        ("long.csv", ["id,text\na,One.", "c,%s", "b,Two."]),
+        ("long.txt", ["One.", "%s", "Two."]),
+    ],
+)
+def test_a_line_that_is_too_long_is_refused_alone(
+    page: Page, app: Any, choose: Choose, name: str, lines: list[str]
+) -> None:
+    choose(name, "\n".join(lines).replace("%s", "x" * (17 * 2**20)))
+    _add(page, to="long")
+    expect(_said(page)).to_have_text("Stored 2 in long: 2 new, 0 replaced. Refused 1.")
+    number = 3 if name.endswith("csv") else 2
+    assert _refused(page) == [f"line {number}: longer than 16 MiB"]
+    assert [one[1] for one in _stored(app, "long")] == ["One.", "Two."]
+
+
 def test_a_packed_file_is_unpacked(page: Page, app: Any, choose: Choose) -> None:
     choose("two.txt.gz", gzip.compress("One é.\nTwo.".encode()))
     _add(page, to="packed")

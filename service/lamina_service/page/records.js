@@ -31,7 +31,7 @@ async function* readLines(file, onBytes) {
   let stream = file.stream().pipeThrough(count);
   if (/\.gz$/i.test(file.name)) stream = stream.pipeThrough(new DecompressionStream("gzip"));
   const reader = stream.pipeThrough(new TextDecoderStream("utf-8", { fatal: true })).getReader();
-  let [line, rest, ending] = [0, "", null];
+  let [line, rest, isLong, ending] = [0, "", false, null];
   try {
     for (;;) {
       const { done, value } = await next(reader, file.name);
@@ -40,9 +40,13 @@ async function* readLines(file, onBytes) {
       ending ??= /^[^\n]*\r[^\n]*$/.test(rest.slice(0, BEGINNING)) ? "\r" : "\n";
       const ended = rest.split(ending);
       rest = done ? "" : ended.pop();
-      for (const text of ended) yield { line: ++line, text };
+      for (const text of ended) {
+        isLong ||= text.length > MAX_CHARACTERS;
+        yield isLong ? { line: ++line, text: "", error: "longer than 16 MiB" } : { line: ++line, text };
+        isLong = false;
+      }
       if (done) return;
-      if (rest.length > MAX_CHARACTERS) throw new Error(`Line ${line + 1} of ${file.name} is longer than 16 MiB.`);
+      if (rest.length > MAX_CHARACTERS) [isLong, rest] = [true, ""];
     }
   } finally {
     reader.cancel().catch(() => {});
@@ -59,7 +63,8 @@ async function next(reader, name) {
 }
 
 async function* objects(lines) {
-  for await (const { line, text } of lines) {
+  for await (const { line, text, error } of lines) {
+    if (error) yield { line, error };
     if (!text.trim()) continue;
     try {
       const values = parse(text);
@@ -71,7 +76,8 @@ async function* objects(lines) {
 }
 
 async function* plain(lines, name) {
-  for await (const { line, text } of lines) {
+  for await (const { line, text, error } of lines) {
+    if (error) yield { line, error };
     if (text.trim()) yield { line, values: { id: `${name}:${line}`, text: text.trim() } };
   }
 }
@@ -102,6 +108,7 @@ async function* cellsOf(lines) {
   let delimiter;
   const nextLine = async () => again.shift() ?? (await lines.next()).value;
   for (let first = await nextLine(); first; first = await nextLine()) {
+    if (first.error) yield first;
     if (!first.text.replace(/\r$/, "")) continue;
     delimiter ??= DELIMITERS.find((one) => first.text.includes(one)) ?? ",";
     const record = new CsvRecord(delimiter);
@@ -112,7 +119,7 @@ async function* cellsOf(lines) {
       const more = await nextLine();
       if (more) taken.push(more);
       length += more?.text.length ?? 0;
-      if (!more || length > MAX_CHARACTERS) record.error = "a quote is never closed";
+      if (!more || more.error || length > MAX_CHARACTERS) record.error = "a quote is never closed";
       else record.add(more.text);
     }
     if (record.error) again.unshift(...taken);
