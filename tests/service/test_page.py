@@ -98,6 +98,31 @@ def test_the_page_asks_for_a_key_where_one_is_needed(
     expect(page.locator("#hits li").first).to_contain_text("moon")
 
 
+@pytest.mark.parametrize("wrong", ["lamina_…", "clé", "two words", "zero\u200bwidth"])
+def test_what_cannot_be_a_key_is_told_and_another_can_be_given(
+    page: Page, start: Any, data: Path, tmp_path: Path, wrong: str
+) -> None:
+    shutil.copytree(data / "small", tmp_path / "data" / "small")
+    _, token = KeyStore.open(tmp_path / "data").create("read")
+    page.goto(start(data=tmp_path / "data").url)
+    key = page.get_by_label("This service needs a key")
+    told = page.get_by_text("That is no key")
+    expect(key).to_be_focused()
+    expect(told).to_be_hidden()
+    key.fill(wrong)
+    page.keyboard.press("Enter")
+    expect(told).to_be_visible()
+    expect(key).to_be_focused()
+    page.evaluate("(wrong) => sessionStorage.setItem('lamina-key', wrong)", wrong)
+    page.reload()  # nor does one that was kept before lock the page
+    expect(key).to_be_focused()
+    key.fill(token)
+    page.keyboard.press("Enter")
+    expect(key).to_be_hidden()
+    page.fill("#query", "moon")
+    expect(page.locator("#hits li").first).to_contain_text("moon")
+
+
 def test_pages_allow_no_script_but_their_own(service: Any) -> None:
     for path in ("/", "/docs", "/page/search.js"):
         policy = service.client.get(path).headers["content-security-policy"]

@@ -128,6 +128,18 @@ def test_a_mode_that_there_is_not_is_said_so(page: Page, service: Any) -> None:
 # The filter
 
 
+def test_without_a_query_the_address_keeps_what_else_was_chosen(page: Page, service: Any) -> None:
+    asked = _link(service.url, mode="lexical", filter='{"kind":"space"}')
+    page.goto(asked)
+    expect(page.locator("#conditions li")).to_have_text(["kind: space ✕"])
+    assert page.url == asked
+    page.fill("#query", "moon")
+    expect(page.locator("#hits li .id")).to_have_text(["moon"])
+    page.fill("#query", "")
+    expect(page.locator("#hits li")).to_have_count(0)
+    assert page.url == asked
+
+
 def test_values_are_counted_and_one_that_is_chosen_narrows_the_search(
     page: Page, service: Any
 ) -> None:

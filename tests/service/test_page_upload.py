@@ -129,6 +129,37 @@ def test_columns_for_text_and_id_are_chosen_and_cells_get_the_collections_types(
     assert found["metadata"] == {"kind": "7", "legs": 4}  # a string field, and one of numbers
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("gaps.csv", "id,text,kind\n,,red\nb,hello there,green\n"),
+        (
+            "gaps.jsonl",
+            '{"kind": "a long red"}\n{"id": "b", "text": "hello there", "kind": "green"}',
+        ),
+    ],
+)
+def test_columns_that_the_first_record_lacks_are_offered_and_chosen(
+    page: Page, app: Any, choose: Choose, name: str, content: str
+) -> None:
+    choose(name, content)
+    expect(page.get_by_label("text is in")).to_have_value("text")
+    expect(page.get_by_label("id is")).to_have_value("id")
+    _add(page, to="gaps")
+    expect(_said(page)).to_contain_text("Stored 1 in gaps: 1 new, 0 replaced. Refused 1.")
+    assert _stored(app, "gaps") == [("b", "hello there", {"kind": "green"})]
+
+
+def test_lines_that_later_ones_replace_are_accounted_for(
+    page: Page, app: Any, choose: Choose
+) -> None:
+    choose("twice.csv", "id,text\n" + "".join(f"{n % 2},line {n}\n" for n in range(100)))
+    _add(page)
+    expect(_said(page)).to_have_text(
+        "Stored 2 in small: 2 new, 0 replaced, 98 replaced by later lines of the file. Refused 0."
+    )
+
+
 def test_plain_text_is_a_document_a_line_sent_in_parts(
     page: Page, app: Any, choose: Choose
 ) -> None:
@@ -151,6 +182,40 @@ def test_plain_text_is_a_document_a_line_sent_in_parts(
     assert [one[0] for one in stored[:2]] == ["poem.txt:1", "poem.txt:3"]
     assert stored[-1] == ("poem.txt:300", "Line number 300", {})
     assert parts == [128, 128, 43]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("old.txt", "One.\r\rTwo."), ("old.csv", "id,text\ra,One.\rb,Two.\r")]
+)
+def test_lines_may_end_with_cr_alone(
+    page: Page, app: Any, choose: Choose, tmp_path: Path, name: str, content: str
+) -> None:
+    choose(name, content)
+    _add(page, to="old")
+    expect(_said(page)).to_contain_text("Stored 2 in old: 2 new, 0 replaced. Refused 0.")
+    assert [one[1] for one in _stored(app, "old")] == ["One.", "Two."]
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        (
+            "long.jsonl",
+            ['{"id": "a", "text": "One."}', '{"text": "%s"}', '{"id": "b", "text": "Two."}'],
+        ),
+        ("long.csv", ["id,text\na,One.", "c,%s", "b,Two."]),
+        ("long.txt", ["One.", "%s", "Two."]),
+    ],
+)
+def test_a_line_that_is_too_long_is_refused_alone(
+    page: Page, app: Any, choose: Choose, name: str, lines: list[str]
+) -> None:
+    choose(name, "\n".join(lines).replace("%s", "x" * (17 * 2**20)))
+    _add(page, to="long")
+    expect(_said(page)).to_have_text("Stored 2 in long: 2 new, 0 replaced. Refused 1.")
+    number = 3 if name.endswith("csv") else 2
+    assert _refused(page) == [f"line {number}: longer than 16 MiB"]
+    assert [one[1] for one in _stored(app, "long")] == ["One.", "Two."]
 
 
 def test_a_packed_file_is_unpacked(page: Page, app: Any, choose: Choose) -> None:
@@ -182,7 +247,10 @@ def test_a_file_can_be_dropped_anywhere(page: Page, app: Any) -> None:
         ("wrong.txt.gz", b"no gzip", "cannot be read as gzip of UTF-8 text"),
         ("paper.pdf", b"%PDF", "paper.pdf is none of the files that can be read here"),
         ("twice.csv", b"id,text,id\n1,2,3\n", "twice.csv has two columns id"),
-        ("empty.jsonl", b"\n", "empty.jsonl has no record that can be read"),
+        ("empty.jsonl", b"\n", "empty.jsonl has no record that can be read: it is empty."),
+        ("head.csv", b"id,text\n", "that can be read: it is empty or only a header."),
+        ("list.jsonl", b"\n[1]\n2", "that can be read: line 2: not a JSON object."),
+        ("few.csv", b"id,text\n1\n", "that can be read: line 2: 1 columns; the header has 2."),
     ],
 )
 def test_a_file_that_cannot_be_read_is_said_so(
@@ -235,21 +303,25 @@ def test_it_can_be_stopped_and_tells_what_stays(page: Page, app: Any, choose: Ch
 
     def hold_the_second(route: Route) -> None:
         asked.append(route)
-        if len(asked) == 1:
+        if len(asked) != 2:
             route.continue_()
 
     page.route("**/documents", hold_the_second)
-    choose("many.txt", "\n".join(f"line {number}" for number in range(200)))
+    choose("many.txt", "\n".join(f"line {number}" for number in range(300)))
     page.get_by_role("button", name="Add", exact=True).focus()
     page.keyboard.press("Enter")
     expect(_said(page)).to_contain_text("Stored 128 in small")
     expect(page.get_by_role("button", name="Stop")).to_be_focused()
     page.keyboard.press("Enter")
+    expect(_said(page)).to_contain_text("This stops once the part on its way is stored.")
+    asked[1].continue_()
     expect(
         page.get_by_role("alert").filter(has_text="Stopped; what was stored stays.")
     ).to_be_visible()
+    expect(_said(page)).to_have_text("Stored 256 in small: 256 new, 0 replaced. Refused 0.")
     expect(page.get_by_role("button", name="Add", exact=True)).to_be_focused()
-    assert len(_stored(app, "small")) == 14 + 128
+    assert len(_stored(app, "small")) == 14 + 256
+    assert len(asked) == 2
 
 
 def test_a_key_that_may_not_write_is_told_and_another_can_be_given(
@@ -269,6 +341,8 @@ def test_a_key_that_may_not_write_is_told_and_another_can_be_given(
     expect(key).to_be_focused()
     page.keyboard.type(writer)
     page.keyboard.press("Enter")
+    expect(page.locator("#add-error")).to_be_hidden()
+    expect(_said(page)).to_be_empty()
     expect(page.get_by_role("button", name="Add", exact=True)).to_be_focused()
     page.keyboard.press("Enter")
     expect(_said(page)).to_contain_text("Stored 1 in small: 1 new")

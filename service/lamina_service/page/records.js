@@ -4,6 +4,7 @@ import { isObject, parse } from "./values.js";
 
 const FORMATS = { jsonl: "jsonl", ndjson: "jsonl", csv: "csv", txt: "text", text: "text" };
 const MAX_CHARACTERS = 16 * 2 ** 20; // of a line or a CSV record, as `lamina index build` has it
+const BEGINNING = 2 ** 20; // characters that tell how lines end
 const DELIMITERS = [",", ";", "\t"];
 
 export function formatOf(name) {
@@ -12,7 +13,7 @@ export function formatOf(name) {
   throw new Error(`${name} is none of the files that can be read here: .jsonl, .csv and .txt, each also as .gz`);
 }
 
-// Yield {line, values} of each record, or {line, error}; `onBytes` hears how much was read.
+// Yield {line, values} of each record, of CSV with `columns`, or {line, error}; `onBytes` hears how much was read.
 export async function* records(file, onBytes = () => {}) {
   const lines = readLines(file, onBytes);
   try {
@@ -30,15 +31,22 @@ async function* readLines(file, onBytes) {
   let stream = file.stream().pipeThrough(count);
   if (/\.gz$/i.test(file.name)) stream = stream.pipeThrough(new DecompressionStream("gzip"));
   const reader = stream.pipeThrough(new TextDecoderStream("utf-8", { fatal: true })).getReader();
-  let [line, rest] = [0, ""];
+  let [line, rest, isLong, ending] = [0, "", false, null];
   try {
     for (;;) {
       const { done, value } = await next(reader, file.name);
-      const ended = (rest + (value ?? "")).split("\n");
+      rest += value ?? "";
+      if (!ending && !done && rest.length < BEGINNING) continue;
+      ending ??= /^[^\n]*\r[^\n]*$/.test(rest.slice(0, BEGINNING)) ? "\r" : "\n";
+      const ended = rest.split(ending);
       rest = done ? "" : ended.pop();
-      for (const text of ended) yield { line: ++line, text };
+      for (const text of ended) {
+        isLong ||= text.length > MAX_CHARACTERS;
+        yield isLong ? { line: ++line, text: "", error: "longer than 16 MiB" } : { line: ++line, text };
+        isLong = false;
+      }
       if (done) return;
-      if (rest.length > MAX_CHARACTERS) throw new Error(`Line ${line + 1} of ${file.name} is longer than 16 MiB.`);
+      if (rest.length > MAX_CHARACTERS) [isLong, rest] = [true, ""];
     }
   } finally {
     reader.cancel().catch(() => {});
@@ -55,7 +63,8 @@ async function next(reader, name) {
 }
 
 async function* objects(lines) {
-  for await (const { line, text } of lines) {
+  for await (const { line, text, error } of lines) {
+    if (error) yield { line, error };
     if (!text.trim()) continue;
     try {
       const values = parse(text);
@@ -67,7 +76,8 @@ async function* objects(lines) {
 }
 
 async function* plain(lines, name) {
-  for await (const { line, text } of lines) {
+  for await (const { line, text, error } of lines) {
+    if (error) yield { line, error };
     if (text.trim()) yield { line, values: { id: `${name}:${line}`, text: text.trim() } };
   }
 }
@@ -86,7 +96,8 @@ async function* table(lines, name) {
       yield { line, error: `${cells.length} columns; the header has ${names.length}` };
     } else {
       const named = names.map((column, at) => [column, cells[at]]);
-      yield { line, values: Object.fromEntries(named.filter(([column, cell]) => column && cell)) };
+      const values = Object.fromEntries(named.filter(([column, cell]) => column && cell));
+      yield { line, values, columns: names.filter(Boolean) };
     }
   }
 }
@@ -97,6 +108,7 @@ async function* cellsOf(lines) {
   let delimiter;
   const nextLine = async () => again.shift() ?? (await lines.next()).value;
   for (let first = await nextLine(); first; first = await nextLine()) {
+    if (first.error) yield first;
     if (!first.text.replace(/\r$/, "")) continue;
     delimiter ??= DELIMITERS.find((one) => first.text.includes(one)) ?? ",";
     const record = new CsvRecord(delimiter);
@@ -107,7 +119,7 @@ async function* cellsOf(lines) {
       const more = await nextLine();
       if (more) taken.push(more);
       length += more?.text.length ?? 0;
-      if (!more || length > MAX_CHARACTERS) record.error = "a quote is never closed";
+      if (!more || more.error || length > MAX_CHARACTERS) record.error = "a quote is never closed";
       else record.add(more.text);
     }
     if (record.error) again.unshift(...taken);

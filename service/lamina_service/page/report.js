@@ -9,6 +9,7 @@ export class Report {
   collection = "";
   inserted = 0;
   replaced = 0;
+  repeated = 0; // whose id a later line of the same part has
   refused = 0;
   truncated = 0;
   told = [];
@@ -16,6 +17,7 @@ export class Report {
   add(part, sent, reply) {
     this.inserted += reply.inserted;
     this.replaced += reply.replaced;
+    this.repeated += sent.length - reply.inserted - reply.replaced - reply.error_count;
     this.truncated += reply.truncated_count;
     this.refused += reply.error_count + part.length - sent.length;
     const unread = part.filter(({ error }) => error).map(({ line, error }) => [line, error]);
@@ -24,8 +26,9 @@ export class Report {
   }
 
   toString() {
+    const again = this.repeated ? `, ${count(this.repeated)} replaced by later lines of the file` : "";
     const cut = this.truncated ? ` Of ${count(this.truncated)} the encoder read the beginning only.` : "";
-    return `Stored ${count(this.inserted + this.replaced)} in ${this.collection}: ${count(this.inserted)} new, ${count(this.replaced)} replaced. ` +
+    return `Stored ${count(this.inserted + this.replaced)} in ${this.collection}: ${count(this.inserted)} new, ${count(this.replaced)} replaced${again}. ` +
       `Refused ${count(this.refused)}.${cut}`;
   }
 

@@ -5,7 +5,7 @@ import { item } from "./hits.js";
 import { askWhetherThereAreLayers, layersOf, showLayersOf } from "./layers.js";
 import { element } from "./nodes.js";
 import { address, call, onKey } from "./service.js";
-import { follow, setUp } from "./upload.js";
+import { follow, forgetRefusal, setUp } from "./upload.js";
 
 const TOP_K = 20;
 const PAUSE_MS = 120; // typing rests this long before a search is sent
@@ -36,7 +36,7 @@ function parameters() {
   const [mode, wanted] = [form.elements.mode.value, filter()];
   return new URLSearchParams({
     collection: collection.value,
-    ...(similar ? { similar } : { q: text }),
+    ...(similar ? { similar } : text && { q: text }),
     ...(mode !== "dense" && !similar && { mode }),
     ...(wanted && { filter: JSON.stringify(wanted) }),
   });
@@ -49,7 +49,7 @@ async function search() {
   if (!collection.value) return; // why there is none stands on the page, and its name in the address
   const where = parameters();
   const asked = where.get("q") || similar;
-  history.replaceState(null, "", asked ? `?${where}` : location.pathname);
+  history.replaceState(null, "", `?${where}`);
   if (!asked) return nothing();
   const mode = similar ? "dense" : form.elements.mode.value;
   const started = performance.now();
@@ -183,7 +183,10 @@ collection.addEventListener("change", () => {
   search();
 });
 onFilter(search);
-onKey((from) => start().then(() => (from ?? query).focus()));
+onKey((from) => {
+  forgetRefusal(from);
+  start().then(() => (from ?? query).focus());
+});
 setUp({
   collection: () => collection.value,
   describe: (name) => known.get(name),

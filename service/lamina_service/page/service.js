@@ -1,6 +1,7 @@
 // Asks the service, with the key that was given on the page where it needs one.
 
 const KEY = "lamina-key";
+const POSSIBLE = /^[!-~]+$/; // what a header can carry
 const unlock = document.getElementById("unlock");
 const key = document.getElementById("key");
 let back = null;
@@ -15,8 +16,13 @@ export class Refusal extends Error {
   }
 }
 
+function kept() {
+  const token = sessionStorage.getItem(KEY);
+  return POSSIBLE.test(token ?? "") ? token : null;
+}
+
 export function hasKey() {
-  return sessionStorage.getItem(KEY) !== null;
+  return kept() !== null;
 }
 
 // Ask for a key, or for another; the focus goes back to where it was needed.
@@ -28,7 +34,7 @@ export function askForKey(from = null) {
 
 export async function call(path, { type = "application/json", ...options } = {}) {
   const headers = { "Content-Type": type };
-  const token = sessionStorage.getItem(KEY);
+  const token = kept();
   if (token) headers.Authorization = `Bearer ${token}`;
   const reply = await fetch(path, { ...options, headers });
   const body = await reply.json().catch(() => ({ title: `The service answered ${reply.status}` }));
@@ -45,7 +51,10 @@ export function address(collection) {
 export function onKey(then) {
   unlock.addEventListener("submit", (event) => {
     event.preventDefault();
-    sessionStorage.setItem(KEY, key.value.trim());
+    const given = key.value.trim();
+    document.getElementById("no-key").hidden = POSSIBLE.test(given);
+    if (!POSSIBLE.test(given)) return key.select();
+    sessionStorage.setItem(KEY, given);
     key.value = "";
     unlock.hidden = true;
     then(back);

@@ -10,6 +10,7 @@ import { written } from "./values.js";
 const form = element("add");
 const { file, to, name, text, id } = form.elements;
 const [progress, submit] = ["progress", "[type=submit]"].map((one) => form.querySelector(one));
+const LOOKED_AT = 100; // records whose columns are offered
 let page; // what the search page tells of its collections
 let stop = null; // ends the upload that runs
 
@@ -17,6 +18,16 @@ function say(words, error = "") {
   element("add-status").textContent = words;
   element("add-error").textContent = error;
   element("add-error").hidden = !error;
+}
+
+function forget() {
+  say("");
+  element("refused").replaceChildren();
+}
+
+// Another key was given: what was refused to the last one is past.
+export function forgetRefusal(from) {
+  if (from === submit) forget();
 }
 
 function setRunning(runs) {
@@ -46,23 +57,23 @@ function choices(names, chosen, more = []) {
   return [...names.map((one) => new Option(one, one, false, one === chosen)), ...more];
 }
 
-// Look at the first record, and offer its columns for text and id.
+// Look at the first records, and offer their columns for text and id.
 async function look() {
-  say("");
-  element("refused").replaceChildren();
+  forget();
   element("columns").hidden = true;
   const [chosen] = file.files;
   submit.disabled = Boolean(chosen); // until it is known what it holds
   if (!chosen) return;
   try {
-    const first = await firstGood(chosen);
+    const found = await firstGood(chosen, LOOKED_AT);
     if (file.files[0] !== chosen) return; // another was chosen meanwhile
-    const columns = Object.keys(first.values).filter((one) => one !== "metadata");
+    const names = new Set(found.flatMap(({ columns, values }) => columns ?? Object.keys(values)));
+    const columns = [...names].filter((one) => one !== "metadata");
     const known = ["id", "_id"].find((one) => columns.includes(one)) ?? BY_LINE;
-    text.replaceChildren(...choices(columns, columns.includes("text") ? "text" : longest(first.values)));
+    text.replaceChildren(...choices(columns, columns.includes("text") ? "text" : longest(found)));
     id.replaceChildren(...choices(columns, known, [new Option("made of the line number", BY_LINE, false, known === BY_LINE)]));
     element("columns").hidden = formatOf(chosen.name) === "text";
-    preview(first);
+    preview(found);
     submit.disabled = false;
   } catch (error) {
     say("", error.message);
@@ -70,19 +81,28 @@ async function look() {
 }
 
 // The column that is most likely to be the text.
-function longest(values) {
-  const texts = Object.entries(values).filter(([, value]) => typeof value === "string");
+function longest(found) {
+  const texts = found.flatMap(({ values }) => Object.entries(values)).filter(([, value]) => typeof value === "string");
   return texts.sort(([, one], [, other]) => other.length - one.length)[0]?.[0];
 }
 
-async function firstGood(chosen) {
-  for await (const record of records(chosen)) if (record.values) return record;
-  throw new Error(`${chosen.name} has no record that can be read.`);
+// The good ones of the first records, or the first good one behind them.
+async function firstGood(chosen, looked = 1) {
+  const good = [];
+  let reason = formatOf(chosen.name) === "csv" ? "it is empty or only a header" : "it is empty";
+  let seen = 0;
+  for await (const record of records(chosen)) {
+    if (record.values) good.push(record);
+    else if (!seen) reason = `line ${record.line}: ${record.error}`;
+    if (++seen >= looked && good.length) break;
+  }
+  if (!good.length) throw new Error(`${chosen.name} has no record that can be read: ${reason}.`);
+  return good;
 }
 
 async function preview(given) {
   const [chosen] = file.files;
-  const { values, line } = given ?? await firstGood(chosen);
+  const [{ values, line }] = given ?? await firstGood(chosen);
   const made = documentOf(values, line, { file: chosen.name, id: id.value, text: text.value });
   const fields = Object.entries(made.metadata).map(([key, value]) => `${key}: ${written(value)}`);
   say(`The first document: “${String(made.text ?? "").slice(0, 200)}”, id ${made.id}${fields.length ? `, ${fields.join(" · ")}` : ""}`);
@@ -102,12 +122,12 @@ const pause = (seconds, signal) => new Promise((done) => {
   signal.addEventListener("abort", () => { clearTimeout(timer); done(); });
 });
 
-// Store documents; while the service has no room, wait as long as it says.
+// Store documents, to the end even after a stop; while the service has no room, wait as long as it says.
 async function send(collection, documents, signal) {
   for (;;) {
     try {
       const reply = await call(`${address(collection)}/documents`, {
-        method: "POST", type: "application/x-ndjson", body: documents.join("\n"), signal,
+        method: "POST", type: "application/x-ndjson", body: documents.join("\n"),
       });
       return { ...reply, errors: reply.errors.map(({ position, detail }) => ({ position, detail })) };
     } catch (error) {
@@ -116,6 +136,7 @@ async function send(collection, documents, signal) {
         return { inserted: 0, replaced: 0, truncated_count: 0, error_count: documents.length, errors };
       }
       if (error.status !== 429) throw error;
+      signal.throwIfAborted();
       say(`${element("add-status").textContent.replace(/ The service is busy.*/, "")} The service is busy; this waits.`);
       await pause(error.retrySeconds, signal);
       signal.throwIfAborted();
@@ -140,6 +161,7 @@ async function upload() {
     let read = 0;
     const found = records(chosen, (bytes) => { read = bytes; });
     for await (const part of parts(found, options)) {
+      signal.throwIfAborted();
       const sent = part.filter(({ document }) => document);
       const none = { inserted: 0, replaced: 0, truncated_count: 0, error_count: 0, errors: [] };
       report.add(part, sent, sent.length ? await send(collection, sent.map(({ document }) => document), signal) : none);
@@ -149,7 +171,7 @@ async function upload() {
     }
   } catch (error) {
     if (error.status === 403) askForKey(submit);
-    failure = signal.aborted ? "Stopped; what was stored stays." : error.message;
+    failure = error === signal.reason ? "Stopped; what was stored stays." : error.message;
   }
   stop = null;
   setRunning(false);
@@ -179,7 +201,11 @@ export function setUp(told) {
   file.addEventListener("change", look);
   for (const one of [text, id]) one.addEventListener("change", () => preview());
   for (const one of to) one.addEventListener("change", followTarget);
-  element("stop").addEventListener("click", () => stop?.abort());
+  element("stop").addEventListener("click", () => {
+    if (!stop || stop.signal.aborted) return;
+    say(`${element("add-status").textContent} This stops once the part on its way is stored.`);
+    stop.abort();
+  });
   for (const kind of ["dragover", "dragleave", "drop"]) document.addEventListener(kind, drag);
   addEventListener("beforeunload", (event) => { if (stop) event.preventDefault(); });
 }
