@@ -37,9 +37,6 @@ async def tell_layers(request: Request, body: LayersRequest) -> Response:
         )
     texts = [body.input] if isinstance(body.input, str) else body.input
     check_texts(service, texts)
-    for position, text in enumerate(texts):
-        if not normalize_text(text):
-            raise BlankTextError(f"input[{position}]: nothing is left of this text to embed")
     parts = parts_of(texts)
     weigh = partial(_weigh, encoder, body.role)
     found = await service.searches.map(weigh, parts, weights=[len(part) for _, part in parts])
@@ -48,5 +45,10 @@ async def tell_layers(request: Request, body: LayersRequest) -> Response:
 
 
 def _weigh(encoder: OnnxEncoder, role: Role, part: tuple[int, Sequence[str]]) -> list[list[float]]:
-    rows: list[list[float]] = encoder.layer_weights(part[1], role=role).tolist()
+    """Weigh one part; an error names the position among all texts."""
+    start, texts = part
+    for position, text in enumerate(texts, start):
+        if not normalize_text(text):
+            raise BlankTextError(f"input[{position}]: nothing is left of this text to embed")
+    rows: list[list[float]] = encoder.layer_weights(texts, role=role).tolist()
     return rows
