@@ -111,7 +111,8 @@ def _parts(found: StudyResults, path: Path, pictures: Sequence[str]) -> Iterable
 def _selection(found: StudyResults) -> str:
     """Say which column is no clean measurement, if one is."""
     chose = any(line["exits"].get("kept", {}).get("stsb_dev") for line in found.lines.values())
-    return " STS-B dev also chose the step of each run that is measured." if chose else ""
+    words = " STS-B dev also chose the step that is measured, in runs that have it as dev set."
+    return words if chose else ""
 
 
 def _table(found: StudyResults, measures: Mapping[str, tuple[str, int]]) -> str:

@@ -132,6 +132,5 @@ def load_results(study: Study, path: Path, *, results: Path | None = None) -> St
     """
     cells = tuple(cells_of(study, origin=str(path)))
     lines = read_results(results_file(path, folder=results))
-    of_cells = {c.fingerprint: lines.get(c.fingerprint) for c in cells}
-    kept = {c.fingerprint for c in cells if is_of(c, of_cells[c.fingerprint])}
-    return StudyResults(study, cells, {key: lines[key] for key in lines if key in kept})
+    kept = [c.fingerprint for c in cells if is_of(c, lines.get(c.fingerprint))]
+    return StudyResults(study, cells, {fingerprint: lines[fingerprint] for fingerprint in kept})
